@@ -104,8 +104,7 @@ class Accounts:
 
     @staticmethod
     def _raise(marks: bytearray, record: int, rank: int) -> None:
-        if marks[record] < rank:
-            marks[record] = rank
+        marks[record] = max(marks[record], rank)
 
     def resolved(self, batch: Batch) -> None:
         """Nothing of the batch is in flight any more."""

@@ -7,13 +7,13 @@ changes nothing; the worker that carried it is replaced, unless it was once sent
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
-from headrace.codec.spool import read_entries
 from headrace.checkpoint.ack import AckSet
+from headrace.codec.spool import read_entries
 from headrace.handoff.chunk import EncodedChunk
 from headrace.handoff.settlement import Settlement
 from headrace.lease.fences import Accepted, CompletionFences, Refused
@@ -69,6 +69,7 @@ class Acknowledgements:
         self.redelivered = 0
         self.foreign = 0
         self.letters_pending = 0
+        self.losses_pending = 0
 
     def on_ack(self, worker: WorkerHandle, record: Ack, now: float) -> None:
         """Take one record that carries a token."""
@@ -83,22 +84,25 @@ class Acknowledgements:
                 if self._find(worker, token, record) is not None:
                     said = self._said.setdefault(token, _Said())
                     said.outcomes.update((row.row, row) for row in rows)
-            case Filtered(token=token, first_row=first, bitmap=bitmap):
+            case Filtered(token=token):
                 if self._find(worker, token, record) is not None:
-                    said = self._said.setdefault(token, _Said())
-                    said.filtered.update(first + i for i in range(len(bitmap) * 8) if bitmap[i // 8] >> (i % 8) & 1)
+                    self._said.setdefault(token, _Said()).filtered.update(_rows_of(record))
             case Released(token=token):
                 if (entry := self._accept(worker, token, record, now)) is not None:
                     self._queue(entry).give_back(entry.chunk.id, retry=False)
-            case Done(token=token, outcome=Outcome.ABANDONED):
-                if (entry := self._find(worker, token, record)) is not None:
-                    worker.abandoning = True
-                    self._queue(entry).abandon(entry.chunk.id)
-            case Done(token=token):
-                if (entry := self._accept(worker, token, record, now)) is not None:
-                    self._done(worker, entry, record)
+            case Done():
+                self._take_done(worker, record, now)
             case _:
                 pass
+
+    def _take_done(self, worker: WorkerHandle, done: Done, now: float) -> None:
+        if done.outcome is Outcome.ABANDONED:
+            # The token stays: the chunk is taken back when the worker is proved gone, with one attempt more.
+            if (entry := self._find(worker, done.token, done)) is not None:
+                worker.abandoning = True
+                self._queue(entry).abandon(entry.chunk.id)
+        elif (entry := self._accept(worker, done.token, done, now)) is not None:
+            self._done(worker, entry, done)
 
     def _queue(self, entry: InFlight) -> ShardQueue:
         return self._queues[entry.chunk.sink, entry.chunk.shard]
@@ -231,7 +235,7 @@ class Acknowledgements:
 
     # -- the death of a worker
 
-    def on_gone(self, worker: WorkerHandle, now: float) -> int:
+    def on_gone(self, worker: WorkerHandle) -> int:
         """Take back what a worker held that is proved gone; the number of chunks that will be handed out again.
 
         A loss counts only against chunks that were busy when a worker died of itself or hung.
@@ -250,16 +254,23 @@ class Acknowledgements:
                     blamed += self._blame(entry.chunk)
         self.redelivered += held
         if held:
-            self._log.warning("chunks of a lost worker are handed out again", worker=worker.name, chunks=held,
-                              blamed=blamed)  # fmt: skip
+            self._log.warning("a lost worker held chunks", worker=worker.name, chunks=held, blamed=blamed)
         return held
 
     def _blame(self, chunk: EncodedChunk) -> int:
         losses = _loss_keys(chunk)
         for loss in losses:
             self._losses[loss] = self._losses.get(loss, 0) + 1
-        self._journal.losses(losses, lambda: None)
+        self.losses_pending += 1
+        self._journal.losses(losses, self._loss_is_kept, self._loss_is_not_kept)
         return 1
+
+    def _loss_is_kept(self) -> None:
+        self.losses_pending -= 1
+
+    def _loss_is_not_kept(self, failure: JournalFailure) -> None:
+        self._log.error("a loss could not be written down", path=str(failure.path), cause=failure.reason)
+        self.losses_pending -= 1
 
     def _forget_losses(self, chunk: EncodedChunk) -> None:
         if self._losses:
@@ -275,6 +286,11 @@ class Acknowledgements:
     def blamed(self) -> dict[Loss, int]:
         """Every counted loss."""
         return self._losses
+
+
+def _rows_of(record: Filtered) -> Iterator[int]:
+    bits = record.bitmap
+    return (record.first_row + i for i in range(len(bits) * 8) if bits[i // 8] >> (i % 8) & 1)
 
 
 def _loss_keys(chunk: EncodedChunk) -> list[Loss]:

@@ -70,9 +70,9 @@ class Ending:
         """Move on where a deadline has passed."""
         if self._deadline is None:
             return
-        if self.step is Step.DRAINING and now >= self._deadline - self.reserve:
-            self.step = Step.KILLING
-        elif self.step is Step.STOPPING and now >= self._deadline - self.reserve / 2:
+        if (self.step is Step.DRAINING and now >= self._deadline - self.reserve) or (
+            self.step is Step.STOPPING and now >= self._deadline - self.reserve / 2
+        ):
             self.step = Step.KILLING
 
     def gone(self) -> None:

@@ -8,7 +8,6 @@ again. A process that does not go within ``fleet.kill_timeout`` fails the run: i
 
 from __future__ import annotations
 
-
 import selectors
 import signal
 from collections.abc import Callable
@@ -21,12 +20,15 @@ from headrace.config.settings import Settings
 from headrace.lease.fences import WorkerAttribution
 from headrace.shm.records import Ack, Beat, Broken, Busy, Malformed, Ready
 from headrace.supervisor import process
-from headrace.supervisor.launch import Launcher, Started, StartFailed
+from headrace.supervisor.launch import Launcher, Started, StartFailed, exit_words
 from headrace.supervisor.process import ProcessIdentity
 from headrace.supervisor.restart import RestartPolicy
 from headrace.supervisor.worker_handle import Phase, WorkerHandle
 
 _DUMP_SIGNAL = signal.SIGUSR1
+_START_AGAIN = 1.0
+"""Seconds after which a start is tried again that failed for want of descriptors or processes."""
+
 _DUMP_PAUSE = 0.25
 """Seconds that a hung worker has to write its stacks before it is killed."""
 
@@ -35,17 +37,19 @@ class FleetHost(Protocol):
     """What the fleet tells the loop. Every call is on the loop's thread."""
 
     def on_ack(self, worker: WorkerHandle, record: Ack, now: float) -> None: ...
-    def on_serving(self, worker: WorkerHandle, now: float) -> None: ...
+    def on_serving(self, worker: WorkerHandle) -> None: ...
     def on_closing(self, worker: WorkerHandle) -> None:
         """Step 1: the worker's shards refuse from now on."""
         ...
 
-    def on_gone(self, worker: WorkerHandle, now: float) -> None:
+    def on_gone(self, worker: WorkerHandle) -> None:
         """Step 4: the worker is gone and everything it said is settled."""
         ...
 
     def on_fleet_changed(self) -> None: ...
-    def record_process(self, kind: str, name: str, identity: ProcessIdentity, done: Callable[[], None] | None) -> None: ...
+    def record_process(
+        self, kind: str, name: str, identity: ProcessIdentity, done: Callable[[], None] | None
+    ) -> None: ...
     def forget_process(self, identity: ProcessIdentity) -> None: ...
     def plan_for(self, worker: WorkerHandle) -> tuple[list[int], bytes]:
         """The descriptors behind the pipes, and the plan."""
@@ -158,9 +162,9 @@ class Fleet:
                 if self.may_start and seat.start_at is not None and seat.start_at <= now:
                     self._start(seat, now)
                 continue
-            self._check(seat, worker, now)
+            self._check(worker, now)
 
-    def _check(self, seat: Seat, worker: WorkerHandle, now: float) -> None:
+    def _check(self, worker: WorkerHandle, now: float) -> None:
         limits = self._settings
         match worker.phase:
             case Phase.STARTING if now >= worker.since + limits.start_timeout:
@@ -218,8 +222,9 @@ class Fleet:
         if worker.torn:
             self._log.warning("dropped a torn ack record", worker=worker.name, bytes=worker.torn)
         worker.phase = Phase.GONE
+        worker.end = exit_words(worker.status_fd)
         self._count(worker, now)
-        self._host.on_gone(worker, now)
+        self._host.on_gone(worker)
         if worker.identity is not None:
             self._host.forget_process(worker.identity)
         self._leave(worker)
@@ -250,11 +255,15 @@ class Fleet:
     # -- starting
 
     def _start(self, seat: Seat, now: float) -> None:
-        server = self._launcher.ensure_server()
+        try:
+            server = self._launcher.ensure_server()
+            worker = self._handle(seat, now)
+        except OSError as error:
+            seat.start_at = now + _START_AGAIN
+            self._log.error("a worker cannot be started now and will be later", number=seat.number, cause=str(error))
+            return
         if server is not None:
             self._host.record_process("helper", "fork-server", server, None)
-        spool = self._spools / f"{self._incarnation}-{seat.number}.{seat.serial}.spool"
-        worker = WorkerHandle(seat.number, seat.serial, seat.shards, spool, now)
         seat.serial += 1
         seat.worker = worker
         seat.start_at = None
@@ -263,8 +272,13 @@ class Fleet:
         self._tickets[self._next_ticket] = worker
         self._launcher.start(self._next_ticket, worker.name, [*worker.childs_ends, *descriptors], plan)
 
+    def _handle(self, seat: Seat, now: float) -> WorkerHandle:
+        spool = self._spools / f"{self._incarnation}-{seat.number}.{seat.serial}.spool"
+        return WorkerHandle(seat.number, seat.serial, seat.shards, spool, now)
+
     def _started(self, worker: WorkerHandle, answer: Started, now: float) -> None:
         worker.pidfd = answer.pidfd
+        worker.status_fd = answer.status_fd
         worker.identity = answer.identity
         worker.attribution = WorkerAttribution(
             worker.name, answer.identity.pid, answer.identity.start_ticks, self._machine, self._version
@@ -328,7 +342,7 @@ class Fleet:
             return
         worker.phase = Phase.SERVING
         self.seats[worker.number].was_ready = True
-        self._host.on_serving(worker, worker.last_heard)
+        self._host.on_serving(worker)
         self._host.on_fleet_changed()
 
     # -- ending
@@ -370,12 +384,14 @@ class Fleet:
             seat.start_at = None if pause is None else now + pause
         self._log.error(
             "a worker was lost", worker=worker.name, pid=worker.pid, reason=worker.reason, shards=worker.shards,
-            last_words=worker.last_words or None, again_in=None if seat.start_at is None else round(seat.start_at - now, 3),
+            end=worker.end, last_words=worker.last_words or None,
+            again_in=None if seat.start_at is None else round(seat.start_at - now, 3),
         )  # fmt: skip
         if seat.start_at is None:
             self._host.fail(
                 f"{worker.name}: {seat.policy.recent} workers of this number died within"
-                f" {self._settings.restart_window:g} s without settling a chunk, the last one because {worker.reason}"
+                f" {self._settings.restart_window:g} s without settling a chunk,"
+                f" the last one because {worker.reason} ({worker.end})"
                 + (f":\n{worker.last_words}" if worker.last_words else "")
             )
 
@@ -383,5 +399,3 @@ class Fleet:
         worker.close()
         self.seats[worker.number].worker = None
         self._host.on_fleet_changed()
-
-

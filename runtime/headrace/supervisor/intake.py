@@ -24,8 +24,8 @@ from headrace.record import (
     Source,
 )
 from headrace.supervisor.accounts import Accounts, Batch
-from headrace.supervisor.journal import Letter
 from headrace.supervisor.acknowledgements import Acknowledgements
+from headrace.supervisor.journal import Letter
 
 
 class IntakeHost(Protocol):
@@ -78,7 +78,7 @@ class Intake:
         """The source may have something new: ask it, and every lane that had nothing."""
         self._empty.clear()
 
-    def events(self, now: float) -> None:
+    def events(self) -> None:
         """Take what the source has to tell."""
         while True:
             match self._source.poll_events():

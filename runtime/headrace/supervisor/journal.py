@@ -128,7 +128,9 @@ def connect(path: Path) -> sqlite3.Connection:
             raise StateError(f"{path}: the file system gives no write-ahead log (journal_mode is {mode})")
         db.execute("PRAGMA synchronous=FULL").fetchone()
     except sqlite3.DatabaseError as error:
-        raise StateError(f"{path}: {error}; it is kept as it is: repair it, move it away, or use another --state") from None
+        raise StateError(
+            f"{path}: {error}; it is kept as it is: repair it, move it away, or use another --state"
+        ) from None
     except OSError as error:
         raise StateError(f"{path}: {error.strerror}; the state directory must be writable and ours") from None
     return db
@@ -144,7 +146,9 @@ def begin_incarnation(path: Path, pipeline: str) -> tuple[sqlite3.Connection, Re
         return db, _begin(db, path, pipeline)
     except sqlite3.DatabaseError as error:
         db.close()
-        raise StateError(f"{path}: {error}; it is kept as it is: repair it, move it away, or use another --state") from None
+        raise StateError(
+            f"{path}: {error}; it is kept as it is: repair it, move it away, or use another --state"
+        ) from None
     except BaseException:
         db.close()
         raise
@@ -275,13 +279,15 @@ class Journal:
     def _ledger(self, kind: str, key: LeaseKey, values: tuple[object, ...]) -> tuple[object, ...]:
         return (kind, self._incarnation, key.sink, key.shard, key.chunk, key.attempt, *values, time.time())
 
-    def losses(self, losses: Sequence[Loss], done: Callable[[], None]) -> None:
+    def losses(
+        self, losses: Sequence[Loss], done: Callable[[], None], failed: Callable[[JournalFailure], None]
+    ) -> None:
         """Count a death against each of these."""
         sql = (
             "INSERT INTO losses VALUES (?, ?, ?, ?, ?, 1)"
             " ON CONFLICT (sink, shard, partition, first, last) DO UPDATE SET count = count + 1"
         )
-        self._put(_Op(statements=[(sql, msgspec.structs.astuple(one)) for one in losses], done=done))
+        self._put(_Op(statements=[(sql, msgspec.structs.astuple(one)) for one in losses], done=done, failed=failed))
 
     def forget_losses(self, losses: Sequence[Loss]) -> None:
         """What these counted has been delivered."""

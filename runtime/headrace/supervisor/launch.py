@@ -18,6 +18,7 @@ import contextlib
 import importlib
 import os
 import queue
+import select
 import signal
 import sys
 import threading
@@ -37,6 +38,7 @@ from headrace.supervisor import process
 from headrace.supervisor.process import ProcessIdentity
 
 PRELOAD = "headrace_workers.preload"
+_STATUS_WAIT_MS = 20
 _MASKED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 
 
@@ -60,11 +62,12 @@ def enter(descriptors: list[int], body: bytes) -> None:
 
 
 class Started(msgspec.Struct, frozen=True):
-    """A process was forked: its pidfd, and who it is."""
+    """A process was forked: its pidfd, who it is, and where the fork server will say how it ended."""
 
     ticket: int
     pidfd: int
     identity: ProcessIdentity
+    status_fd: int
 
 
 class StartFailed(msgspec.Struct, frozen=True):
@@ -156,6 +159,7 @@ class Launcher:
             if isinstance(answer, Started):
                 process.kill_pidfd(answer.pidfd)
                 os.close(answer.pidfd)
+                os.close(answer.status_fd)
         os.close(self._run_fd)
         if not self._thread.is_alive():
             os.close(self.wake_fd)
@@ -166,7 +170,7 @@ class Launcher:
         while (request := self._requests.get()) is not None:
             try:
                 answer: Started | StartFailed = _fork(request)
-            except Exception as error:  # whatever it was, the loop decides what becomes of it
+            except Exception as error:  # noqa: BLE001 - whatever it was, the loop decides what becomes of it
                 answer = StartFailed(request.ticket, f"{type(error).__name__}: {error}")
             self._answers.append(answer)
             os.eventfd_write(self.wake_fd, 1)
@@ -189,7 +193,25 @@ def _fork(request: _Request) -> Started | StartFailed:
     pidfd = process.open_pidfd(identity)
     if pidfd is None:
         return StartFailed(request.ticket, f"process {pid} ended before it could be watched")
-    return Started(request.ticket, pidfd, identity)
+    return Started(request.ticket, pidfd, identity, os.dup(worker._popen.sentinel))
+
+
+def exit_words(status_fd: int) -> str:
+    """How a process that is gone ended, as its fork server says: for people only, nothing is decided by it."""
+    poll = select.poll()
+    poll.register(status_fd, select.POLLIN)
+    if not poll.poll(_STATUS_WAIT_MS):
+        return "how is not known"
+    try:
+        status = forkserver.read_signed(status_fd)
+    except (OSError, EOFError):
+        return "how is not known: its fork server is gone"
+    if status >= 0:
+        return f"exit {status}"
+    try:
+        return f"signal {-status}, {signal.Signals(-status).name}"
+    except ValueError:
+        return f"signal {-status}"
 
 
 @contextlib.contextmanager

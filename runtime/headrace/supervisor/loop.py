@@ -99,6 +99,7 @@ class Loop:
         self._flushed: dict[tuple[int, int], tuple[int, int]] = {}
         self._again: list[tuple[float, Callable[[], None]]] = []
         self._next_status = 0.0
+        self._lost_at: dict[int, tuple[float, int]] = {}
         self.hysteresis = Hysteresis(parts.settings.backpressure)
         self.commits = Commits(
             parts.checkpointer, journal, watermarks, parts.settings.checkpoint.interval, self.fail, log
@@ -205,9 +206,12 @@ class Loop:
     def _move(self, now: float) -> None:
         """Hand out what waits, oldest first, then take one batch more."""
         parts = self.parts
-        for queue in parts.queues.values():
-            if queue.waiting:
-                queue.redispatch(now)
+        if not self.acks.losses_pending:  # a chunk that was blamed runs again once its count is durable
+            for queue in parts.queues.values():
+                if queue.waiting:
+                    queue.redispatch(now)
+            if self._lost_at:
+                self._say_handed_out()
         for handoff in self._handoffs:
             handoff.seal_due(now)
             handoff.relieve(now)
@@ -215,12 +219,27 @@ class Loop:
             return
         paused = self.hysteresis.update(parts.budget.used, self._fullest(), now)
         self._intake.set_paused(paused)
-        self._intake.events(now)
+        self._intake.events()
         due = self.source.next_due()
         if due is not None and due <= time.monotonic():
             self._intake.look()
         if not self._intake.poll(now) and not paused:
             self._idle(now)
+
+    def _say_handed_out(self) -> None:
+        """How long the chunks of a lost worker waited, from its death until the last doorbell rang for them."""
+        for number, (since, chunks) in list(self._lost_at.items()):
+            worker = self.fleet.seats[number].worker
+            if worker is None or worker.phase is not Phase.SERVING:
+                continue
+            if any(queue.waiting for (_, shard), queue in self.parts.queues.items() if shard in worker.shards):
+                continue
+            del self._lost_at[number]
+            if chunks:
+                seconds = round(time.monotonic() - since, 4)
+                self.log.info(
+                    "chunks of a lost worker were handed out again", worker=worker.name, chunks=chunks, seconds=seconds
+                )
 
     def _idle(self, now: float) -> None:
         """Nothing to read: a shard with nothing under way need not wait for more rows."""
@@ -249,7 +268,7 @@ class Loop:
                 self._flush(now)
                 if ending.step is Step.DRAINING:
                     self.fleet.may_start = False
-                if self._is_quiet(now):
+                if self._is_quiet():
                     ending.quiet(real)
                 elif ending.step is Step.DRAINING and self._is_hopeless():
                     self._kill_rest(now)
@@ -274,7 +293,7 @@ class Loop:
             if worker.ring(Flush(sink, shard)):
                 self._flushed[sink, shard] = (newest, worker.serial)
 
-    def _is_quiet(self, now: float) -> bool:
+    def _is_quiet(self) -> bool:
         parts = self.parts
         if any(queue.in_flight for queue in parts.queues.values()) or self.acks.letters_pending:
             return False
@@ -320,7 +339,10 @@ class Loop:
         if self.failure is None:
             for partition, cause in checkpointer.failed_heads().items():
                 self.fail(f"partition {partition} cannot go on: {cause}")
-        if self.ending.step is Step.RUNNING and checkpointer.oldest_unacked(now) > settings.checkpoint.stalled_fail_after:
+        if (
+            self.ending.step is Step.RUNNING
+            and checkpointer.oldest_unacked(now) > settings.checkpoint.stalled_fail_after
+        ):
             self._check_stall(now)
 
     def _check_stall(self, now: float) -> None:
@@ -358,16 +380,17 @@ class Loop:
         known = self._columns.setdefault(record.sink, whole)
         if known != whole:
             name = self.parts.sink_names[record.sink]
-            self.fail(f"{worker.name} reports other columns of sink {name} than the first worker: was the table altered?")
+            self.fail(
+                f"{worker.name} reports other columns of sink {name} than the first worker: was the table altered?"
+            )
 
-    def on_serving(self, worker: WorkerHandle, now: float) -> None:
+    def on_serving(self, worker: WorkerHandle) -> None:
         assert worker.attribution is not None
         self.parts.doorbells.add(worker)
         for (_, shard), queue in self.parts.queues.items():
             if shard in worker.shards:
                 queue.assign(worker.attribution)
                 queue.open()
-                queue.redispatch(now)
         self.log.info("a worker is ready", worker=worker.name, pid=worker.pid, shards=worker.shards)
         if not self.source_open and self.ending.step is Step.STARTING:
             self._open_source()
@@ -403,8 +426,8 @@ class Loop:
             if shard in worker.shards:
                 queue.close()
 
-    def on_gone(self, worker: WorkerHandle, now: float) -> None:
-        self.acks.on_gone(worker, now)
+    def on_gone(self, worker: WorkerHandle) -> None:
+        self._lost_at[worker.number] = (time.monotonic(), self.acks.on_gone(worker))
         self.parts.doorbells.remove(worker)
 
     def on_fleet_changed(self) -> None:

@@ -43,7 +43,7 @@ class JournalSeam:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def record(self, key: LeaseKey, worker: WorkerAttribution, token_digest: str, now: float) -> None:
+    def record(self, key: LeaseKey, worker: WorkerAttribution, token_digest: str, now: float) -> None:  # noqa: ARG002 - the protocol's
         self._journal.lease(key, worker, token_digest)
 
 
@@ -81,7 +81,9 @@ class Parts:
         self.accounts = Accounts(fan_out=built.fan_out)
         self.checkpointer = Checkpointer(self._resolved)
         self.lease_failures = LeaseFailures(
-            lambda key, error: log.error("a lease could not be recorded", chunk=key.chunk, shard=key.shard, cause=str(error))
+            lambda key, error: log.error(
+                "a lease could not be recorded", chunk=key.chunk, shard=key.shard, cause=str(error)
+            )
         )
         self.doorbells = Doorbells()
         self.slabs = Slabs(len(sinks), plan.shards, plan.slots, settings.shm.slot_bytes)

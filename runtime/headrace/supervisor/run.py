@@ -21,7 +21,6 @@ from headrace.config.memory import memory_room
 from headrace.config.settings import DEFAULT_SHARDS
 from headrace.errors import ConfigError, HeadraceError, SourceError, StateError, StateInUseError
 from headrace.handoff.settlement import Settlement
-from headrace.sinks.base import Sink
 from headrace.supervisor import journal as journals
 from headrace.supervisor import process
 from headrace.supervisor.acknowledgements import Acknowledgements
@@ -159,7 +158,8 @@ class _Run:
         loop.fleet = Fleet(
             loop, launcher, selector, self._settings,
             workers=self._request.workers, shards=parts.plan.shards, spools=state.dead_letters,
-            incarnation=recovered.incarnation, machine=parts.host, version=_version(), digest=parts.digest, log=self._log,
+            incarnation=recovered.incarnation, machine=parts.host, version=_version(), digest=parts.digest,
+            log=self._log,
         )  # fmt: skip
         loop.acks = Acknowledgements(
             loop, parts.queues, parts.sink_names, parts.fences, journal, parts.accounts, Settlement(parts.budget),

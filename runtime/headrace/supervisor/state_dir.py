@@ -92,8 +92,8 @@ class StateDirectory:
         """End what is left of earlier incarnations, then prove that nothing is: the number of processes killed.
 
         A recorded worker is killed if it is still that process, by identity, and has this very ``fleet.lock`` open; a
-        recorded helper (a fork server) if it is still that process. The proof is the flock: it is free once no descriptor of any earlier fleet is open, whoever
-        holds it, recorded or not (HR-11).
+        recorded helper (a fork server) if it is still that process. The proof is the flock: it is free once no
+        descriptor of any earlier fleet is open, whoever holds it, recorded or not (HR-11).
 
         Raises `StateInUseError` naming the pids that still hold it after ``wait`` seconds.
         """
@@ -121,7 +121,7 @@ class StateDirectory:
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(entry)) + b"\n")
-        os.replace(fresh, target)
+        fresh.replace(target)
 
     def close(self) -> None:
         """Give both locks back; nothing may be written after this (U01)."""
@@ -182,7 +182,9 @@ def _try_flock(fd: int) -> bool:
         return False
     except OSError as error:
         if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
-            raise StateError(f"the state directory's file system has no locks ({_reason(error)}); use another") from None
+            raise StateError(
+                f"the state directory's file system has no locks ({_reason(error)}); use another --state"
+            ) from None
         raise
     return True
 

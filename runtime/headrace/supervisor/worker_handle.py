@@ -40,6 +40,8 @@ class WorkerHandle:
         self.identity: ProcessIdentity | None = None
         self.attribution: WorkerAttribution | None = None
         self.pidfd = -1
+        self.status_fd = -1
+        self.end = "how is not known"
         self.beat: dict[str, Any] = {}
         self.settled = False
         self.abandoning = False
@@ -115,7 +117,7 @@ class WorkerHandle:
     def close(self) -> None:
         """Give back every descriptor."""
         self.close_childs_ends()
-        for name in ("_bell_write", "ack_fd", "pidfd"):
+        for name in ("_bell_write", "ack_fd", "pidfd", "status_fd"):
             fd = getattr(self, name)
             if fd >= 0:
                 with contextlib.suppress(OSError):

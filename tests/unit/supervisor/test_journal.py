@@ -104,8 +104,8 @@ def test_processes_are_remembered_until_they_are_proved_gone(tmp_path: Path, jou
 def test_losses_add_up_across_incarnations_and_are_forgotten(tmp_path: Path, journal: Journal) -> None:
     """P02: the count is kept under what the chunk holds, not under a number that changes."""
     loss = Loss(0, 3, "a#1", 0, 99)
-    journal.losses([loss], lambda: None)
-    journal.losses([loss], lambda: None)
+    journal.losses([loss], lambda: None, lambda failure: None)
+    journal.losses([loss], lambda: None, lambda failure: None)
     collect_until(journal, lambda: journal.pending == 0)
     db, recovered = begin_incarnation(tmp_path / "state.db", "flights")
 

@@ -83,9 +83,7 @@ def test_a_lock_file_left_by_a_crash_is_no_obstacle(tmp_path: Path) -> None:
         assert live_supervisor(state) is None
 
 
-@pytest.mark.parametrize(
-    ("mode", "words"), [(0o770, "can be written by others"), (0o707, "can be written by others")]
-)
+@pytest.mark.parametrize(("mode", "words"), [(0o770, "can be written by others"), (0o707, "can be written by others")])
 def test_a_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int, words: str) -> None:
     state = tmp_path / "state"
     state.mkdir()

@@ -23,6 +23,8 @@ def test_a_stopped_process_ages_nobody() -> None:
 
 def test_time_never_runs_backwards() -> None:
     clock = TurningClock(0.0)
-    times = [clock.turn(real, planned) for real, planned in ((1.0, 1.0), (9.0, 0.0), (9.1, 0.1), (30.0, 2.0), (30.0, 0.0))]
+    times = [
+        clock.turn(real, planned) for real, planned in ((1.0, 1.0), (9.0, 0.0), (9.1, 0.1), (30.0, 2.0), (30.0, 0.0))
+    ]
 
     assert times == sorted(times)

@@ -1,0 +1,109 @@
+"""The 336,776 flights, their right answers, and pipelines over them."""
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+DATA: Final = Path(__file__).resolve().parents[3] / "shared" / "data" / "flights.ndjson.gz"
+
+RECORDS: Final = 336_776
+CANCELLED: Final = 8_255
+BY_ORIGIN: Final = {"EWR": 120_835, "JFK": 111_279, "LGA": 104_662}
+TAILNUMS: Final = 4_043
+WITHOUT_TAILNUM: Final = 2_512
+DISTANCE: Final = 350_217_607
+
+COLUMNS: Final = ("carrier", "flight", "tailnum", "origin", "dest", "dep_time", "dep_delay", "distance", "time_hour")
+
+STRUCT: Final = """
+import msgspec, time
+from headrace import Pipeline
+from headrace.sources import Files
+from headrace.sinks import Sqlite, NdjsonFiles, Blackhole
+
+class Flight(msgspec.Struct):
+    carrier: str
+    flight: int
+    tailnum: str | None
+    origin: str
+    dest: str
+    dep_time: int | None
+    dep_delay: int | None
+    distance: int
+    time_hour: str
+
+COLUMNS = ["carrier", "flight", "tailnum", "origin", "dest", "dep_time", "dep_delay", "distance", "time_hour"]
+
+def row(f):
+    return (f.carrier, f.flight, f.tailnum, f.origin, f.dest, f.dep_time, f.dep_delay, f.distance, f.time_hour)
+"""
+
+DECODE_IN_SUPERVISOR: Final = """
+pipeline = (
+    Pipeline("flights")
+    .source(Files({path!r}, decode=Flight))
+    .shard_by(lambda f: f.tailnum)
+    .map(row)
+    .sink(Sqlite("flights.db", table="flights", create=True, columns=COLUMNS))
+)
+"""
+
+DECODE_IN_WORKERS: Final = """
+pipeline = (
+    Pipeline("flights")
+    .source(Files({path!r}, decode=Flight))
+    .shard_by("tailnum")
+    .map(row)
+    .sink(Sqlite("flights.db", table="flights", create=True, columns=COLUMNS))
+)
+"""
+
+
+def flights_data() -> Path:
+    """The data, which lies beside the checkout."""
+    if not DATA.exists():
+        pytest.fail(f"{DATA} is missing: the flights lie in shared/, beside the checkout")
+    return DATA
+
+
+def check_exactly(database: Path) -> None:
+    """Every answer, to the unit: nothing lost, nothing twice."""
+    with_answers = _answers(database)
+    assert with_answers == (RECORDS, CANCELLED, TAILNUMS, WITHOUT_TAILNUM, DISTANCE)
+    assert _by_origin(database) == BY_ORIGIN
+
+
+def check_at_least(database: Path) -> int:
+    """Every flight is there, at least once; the number of rows beyond."""
+    db = sqlite3.connect(database)
+    try:
+        distinct = ", ".join(COLUMNS)
+        # A flight is told apart by all of its columns: the whole year has no two alike.
+        (kinds,) = db.execute(f"SELECT count(*) FROM (SELECT DISTINCT {distinct} FROM flights)").fetchone()
+        (rows,) = db.execute("SELECT count(*) FROM flights").fetchone()
+    finally:
+        db.close()
+    assert kinds == RECORDS
+    return int(rows) - RECORDS
+
+
+def _answers(database: Path) -> tuple[int, ...]:
+    db = sqlite3.connect(database)
+    try:
+        row = db.execute(
+            "SELECT count(*), sum(dep_time IS NULL), count(DISTINCT tailnum), sum(tailnum IS NULL), sum(distance)"
+            " FROM flights"
+        ).fetchone()
+    finally:
+        db.close()
+    return tuple(row)
+
+
+def _by_origin(database: Path) -> dict[str, int]:
+    db = sqlite3.connect(database)
+    try:
+        return dict(db.execute("SELECT origin, count(*) FROM flights GROUP BY origin"))
+    finally:
+        db.close()

@@ -1,0 +1,1 @@
+"""Writers: one module per sink, each durable before it says so."""
