@@ -43,6 +43,7 @@ class Prepared(msgspec.Struct, kw_only=True):
     letters: list[SpoolEntry] = msgspec.field(default_factory=list)
     fatal: RowOutcome | None = None
     spooled: bool = False
+    spool_end: int = 0
 
     def chunk_row(self, row: int) -> int:
         """The chunk's row that became this row."""

@@ -36,7 +36,6 @@ T = TypeVar("T")
 class Doing(msgspec.Struct):
     """What a shard is doing, for beats: operators on a chunk, or one write attempt, since when."""
 
-    chunk: int
     name: str
     since: float
 
@@ -189,7 +188,7 @@ class ShardWorker:
     def _prepare_now(self, bell: ChunkBell) -> Prepared:
         # Said here and not before: the wait for the operators' thread is nobody's fault (HR-16).
         self._tools.acks.busy([bell.token], Stage.OPERATORS)
-        self.stages[Stage.OPERATORS] = Doing(bell.slot, "operators", time.monotonic())
+        self.stages[Stage.OPERATORS] = Doing("operators", time.monotonic())
         contents = read_slot(
             self._slab.view(bell.slot),
             sink=self.sink,
@@ -205,10 +204,10 @@ class ShardWorker:
         self._halted = True
         acks = self._tools.acks
         acks.failed(bell.token, [outcome])
+        acks.done(bell.token, Outcome.FAILED)  # before the rest, so that the shard is closed when that comes back
         for one in lost:
             if one.bell.token != bell.token:
                 acks.released(one.bell.token)
-        acks.done(bell.token, Outcome.FAILED)
         self._give_back()
 
     # -- writing
@@ -232,15 +231,10 @@ class ShardWorker:
         began = time.monotonic()
         attempt = 0
         while True:
-            await self._spool(chunks)
-            batch = _sealed(self.shard, chunks)
-            if batch.count == 0:
-                break
             attempt += 1
-            self._tools.acks.busy([one.bell.token for one in chunks], Stage.WRITE)
-            self.stages[key] = Doing(chunks[0].bell.slot, "write", time.monotonic())
             try:
-                await self._attempt(batch, chunks)
+                await self._spool(chunks)
+                await self._attempt(key, chunks)
                 break
             except RejectedRows as rejected:
                 if self._on_error is OnError.FAIL:
@@ -251,13 +245,22 @@ class ShardWorker:
             except Exception as error:  # noqa: BLE001 - a driver raises what it likes
                 if not await self._try_again(error, attempt, began, backoff, chunks):
                     return
-            finally:
-                del self.stages[key]
-                batch.release()
-                del batch
         self._acknowledge(chunks)
 
-    async def _attempt(self, batch: SealedBatch, chunks: list[Prepared]) -> None:
+    async def _attempt(self, key: int, chunks: list[Prepared]) -> None:
+        """One write of what is left of these chunks; nothing of the batch is held when it is over."""
+        batch = _sealed(self.shard, chunks)
+        if batch.count == 0:
+            return
+        self._tools.acks.busy([one.bell.token for one in chunks], Stage.WRITE)
+        self.stages[key] = Doing("write", time.monotonic())
+        try:
+            await self._call_writer(batch, chunks)
+        finally:
+            del self.stages[key]
+            batch.release()
+
+    async def _call_writer(self, batch: SealedBatch, chunks: list[Prepared]) -> None:
         limit = self._tools.retry.attempt_timeout
         if not isinstance(self._writer, BlockingWriter):
             async with asyncio.timeout(limit):
@@ -353,9 +356,10 @@ class ShardWorker:
         entries = [entry for one in fresh for entry in one.letters]
         if not entries:
             return
-        await _on(self._tools.writes, lambda: self._tools.spool.append(entries))
+        end = await _on(self._tools.writes, lambda: self._tools.spool.append(entries))
         for one in fresh:
             one.spooled = True
+            one.spool_end = end
 
     def _acknowledge(self, chunks: list[Prepared]) -> None:
         acks, counters = self._tools.acks, self._tools.counters
@@ -380,7 +384,7 @@ class ShardWorker:
                 filtered=one.filtered,
                 skipped=len(one.skipped),
                 dead_lettered=len(one.letters),
-                spool_end=self._tools.spool.end if one.letters else 0,
+                spool_end=one.spool_end,
             )
 
 

@@ -68,6 +68,7 @@ class Acknowledgements:
         self._said: dict[CompletionToken, _Said] = {}
         self.redelivered = 0
         self.foreign = 0
+        self.halted: set[tuple[int, int]] = set()
         self.letters_pending = 0
         self.losses_pending = 0
 
@@ -180,6 +181,8 @@ class Acknowledgements:
         chunk = entry.chunk
         self._journal.ended("failed", entry.lease.key, worker.name, "failed", chunk.rows)
         cause = self._describe(chunk, said)
+        self.halted.add((chunk.sink, chunk.shard))
+        self._queue(entry).close()
         self._settlement.fail(self._queue(entry), chunk.id, cause)
         self._host.fail(cause)
 

@@ -294,24 +294,31 @@ class Loop:
                 self._flushed[sink, shard] = (newest, worker.serial)
 
     def _is_quiet(self) -> bool:
-        parts = self.parts
-        if any(queue.in_flight for queue in parts.queues.values()) or self.acks.letters_pending:
-            return False
-        if any(handoff.next_due() is not None or handoff.parked_bytes for handoff in self._handoffs):
+        """Whether nothing is left to write, but in shards that a failed row has halted."""
+        if self.acks.letters_pending or any(self._has_work(sink, shard) for sink, shard in self.parts.queues):
             return False
         if self.ending.step is Step.FINISHING:
-            if not parts.checkpointer.quiet:
+            if not self.parts.checkpointer.quiet:
                 return False
             self.commits.harvest()
             return self.commits.settled
         return True
 
+    def _has_work(self, sink: int, shard: int) -> bool:
+        queue = self.parts.queues[sink, shard]
+        if (sink, shard) in self.acks.halted:
+            return not queue.quiet
+        if queue.in_flight:
+            return True
+        return bool(self._handoffs) and (
+            self._handoffs[sink].parked(shard) > 0 or self._handoffs[sink].open_since(shard) is not None
+        )
+
     def _is_hopeless(self) -> bool:
         """Whether what is left lies in shards that nobody will write for any more."""
+        seats = self.fleet.seats
         return all(
-            self.fleet.owner(shard) is None and self.fleet.seats[shard % len(self.fleet.seats)].worker is None
-            for (_, shard), queue in self.parts.queues.items()
-            if queue.in_flight or any(handoff.parked(shard) for handoff in self._handoffs)
+            seats[shard % len(seats)].worker is None for sink, shard in self.parts.queues if self._has_work(sink, shard)
         )
 
     def _stop_workers(self, now: float) -> None:
@@ -390,7 +397,8 @@ class Loop:
         for (_, shard), queue in self.parts.queues.items():
             if shard in worker.shards:
                 queue.assign(worker.attribution)
-                queue.open()
+                if (queue.sink, shard) not in self.acks.halted:
+                    queue.open()
         self.log.info("a worker is ready", worker=worker.name, pid=worker.pid, shards=worker.shards)
         if not self.source_open and self.ending.step is Step.STARTING:
             self._open_source()

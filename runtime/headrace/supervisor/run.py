@@ -216,6 +216,7 @@ class _Run:
             journal.collect()
             loop.commits.harvest()
         report = self._report
+        report.seconds = round(time.monotonic() - loop.began, 3)
         totals_into(report, loop)
         clean = loop.parts.checkpointer.quiet and loop.commits.settled
         if loop.ending.forced:

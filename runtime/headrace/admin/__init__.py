@@ -1,0 +1,1 @@
+"""The control socket: how a running supervisor is asked and told."""

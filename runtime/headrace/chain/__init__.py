@@ -1,0 +1,1 @@
+"""The user's operators, fused into one generated function on each side of the hand-off."""

@@ -1,0 +1,1 @@
+"""Acknowledgement of source batches, and the watermarks that follow from it."""

@@ -1,0 +1,1 @@
+"""The bytes that supervisor and workers must agree on: frames, rows, columns and the spool."""

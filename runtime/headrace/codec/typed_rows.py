@@ -1,0 +1,83 @@
+"""Checks rows against a sink's columns: those that come out of a frame, and those that operators made in a worker.
+
+Both roads accept the same rows and find fault in the same words, so it makes no difference to a row where it was made.
+The check is strict: a text is no number, True is no integer, None needs a ``?``. Two things that msgpack does are part
+of it: dates, times, decimals and UUIDs may fill a ``str`` column (as ISO 8601 or plain text), and their text may fill
+theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from headrace.codec import ext
+from headrace.codec.columns import Columns
+from headrace.codec.isolation import BAD_ROW, Decoded, GroupDecoder, check_count, decode_one_by_one, one_by_one
+from headrace.codec.tuples import TupleMaker
+
+_PLACE: Final = re.compile(r" - at `\$\[(\d+)\](.*)`$")
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class TypedRows:
+    """The rows of one sink as tuples in column order; with ``columns`` None, any values."""
+
+    def __init__(self, columns: Columns | None) -> None:
+        self._columns = columns
+        self._row: Any = Any if columns is None else tuple[columns.python_types]
+        self._untyped = columns is None or set(columns.types) <= {"any", "any?"}
+        self._tuples = None if columns is None else TupleMaker(columns)
+        self._group = msgspec.msgpack.Decoder(list[self._row], ext_hook=ext.hook)
+
+    def decode(self, body: memoryview | bytes, count: int) -> Decoded:
+        """A `GroupDecoder`."""
+        try:
+            rows = self._group.decode(body)
+        except BAD_ROW:
+            return decode_one_by_one(body, count, self._decode_one, self._explain)
+        check_count(len(rows), count, len(body))
+        return rows, []
+
+    def convert(self, rows: list[Any]) -> Decoded:
+        """Rows of any shape that a sink takes."""
+        if self._tuples is None:
+            return rows, []
+        try:
+            tuples = self._tuples.make(rows)
+            return (tuples if self._untyped else msgspec.convert(tuples, list[self._row])), []
+        except BAD_ROW:
+            return one_by_one(rows, self._convert_one, self._explain)
+
+    def _decode_one(self, item: bytes) -> Any:
+        row = ext.decode(item)
+        return msgspec.convert(row, self._row) if self._tuples is not None else row
+
+    def _convert_one(self, row: Any) -> Any:
+        assert self._tuples is not None
+        made = self._tuples.make_one(row)
+        try:
+            return made if self._untyped else msgspec.convert(made, self._row)
+        except msgspec.ValidationError:
+            return self._decode_one(_encode(ext.with_big_ints(made)))
+
+    def _explain(self, message: str) -> str:
+        """Name the column that msgspec counts."""
+        place = _PLACE.search(message)
+        if self._columns is None or place is None or int(place[1]) >= len(self._columns.names):
+            return message
+        inside = f" at {place[2]}" if place[2] else ""
+        return f"column {self._columns.names[int(place[1])]}{inside}: {message[: place.start()]}"
+
+
+def rows_converter(columns: Columns | None) -> Callable[[list[Any]], Decoded]:
+    """For rows made in a worker: tuples, lists, dicts and Structs to tuples of the columns' types."""
+    return TypedRows(columns).convert
+
+
+def msgpack_decoder(columns: Columns | None) -> GroupDecoder:
+    """For groups of `MsgpackRows`."""
+    return TypedRows(columns).decode

@@ -1,0 +1,1 @@
+"""Settings, where each came from, and whether a plan made of them can work."""

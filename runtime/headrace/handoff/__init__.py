@@ -1,0 +1,1 @@
+"""The chain's terminal stage: rows become sealed chunks of shards."""

@@ -1,0 +1,1 @@
+"""Leases and fences: who holds a chunk, and which completion of it still counts."""

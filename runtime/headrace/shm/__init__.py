@@ -1,0 +1,1 @@
+"""Shared memory and pipes: the slots that hold chunks, and the records that speak of them."""

@@ -1,0 +1,110 @@
+"""Turns at a file that several processes and threads write: one at a time, and a kill gives the turn back.
+
+A turn is a ``flock`` on a lock file beside it. The lock file is removed by whoever closes last; so who has got the lock
+looks whether the file is still the one at that path, and begins again if it is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+
+class Turn:
+    """The turns of this process at one lock file."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def held(self, timeout: float) -> Iterator[None]:
+        """Wait for the turn and hold it. Raises TimeoutError, or OSError when the lock file cannot be used."""
+        deadline = time.monotonic() + timeout
+        if not self._lock.acquire(timeout=timeout):
+            raise TimeoutError
+        try:
+            fd = self._locked(deadline)
+            try:
+                yield
+            finally:
+                _give_back(fd)
+        finally:
+            self._lock.release()
+
+    def remove(self) -> None:
+        """Remove the lock file, unless another process has its turn."""
+        with contextlib.suppress(OSError):
+            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_current(fd):
+                    os.unlink(self._path)
+            finally:
+                _give_back(fd)
+
+    def _locked(self, deadline: float) -> int:
+        while True:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            if not _lock(fd, deadline):
+                raise TimeoutError
+            if self._is_current(fd):
+                return fd
+            _give_back(fd)
+
+    def _is_current(self, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(self._path))
+        except FileNotFoundError:
+            return False
+
+
+def _give_back(fd: int) -> None:
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a fork that inherited the descriptor must not keep the lock
+    os.close(fd)
+
+
+def _lock(fd: int, deadline: float) -> bool:
+    """Lock before the deadline; if not, the descriptor is closed."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return _Waiting(fd).until(deadline)
+    except OSError:
+        os.close(fd)
+        raise
+
+
+class _Waiting:
+    """A thread that waits in ``flock``, which knows no time limit; who gives up leaves the descriptor to it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._state = threading.Lock()
+        self._locked = threading.Event()
+        self._given_up = False
+
+    def until(self, deadline: float) -> bool:
+        threading.Thread(target=self._wait, name="headrace-turn", daemon=True).start()
+        self._locked.wait(max(0.0, deadline - time.monotonic()))
+        with self._state:
+            self._given_up = not self._locked.is_set()
+            return not self._given_up
+
+    def _wait(self) -> None:
+        failed = False
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        except OSError:
+            failed = True
+        with self._state:
+            if self._given_up:
+                _give_back(self._fd)
+            elif not failed:
+                self._locked.set()
