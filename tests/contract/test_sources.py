@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,7 +102,7 @@ def test_records_of_a_partition_keep_their_order_and_positions_grow(make: Make) 
     for partition in {batch.partition for batch in run.batches}:
         batches = [batch for batch in run.batches if batch.partition == partition]
         assert all(batch.start < batch.end for batch in batches)
-        assert all(one.end <= other.start for one, other in zip(batches, batches[1:], strict=False))
+        assert all(one.end <= other.start for one, other in itertools.pairwise(batches))
         mine = [line for batch in batches for line in lines_of(batch)]
         assert mine == sorted(mine, key=order.__getitem__)
 
@@ -145,7 +146,7 @@ def test_a_paused_lane_hands_out_nothing_and_events_go_on(make: Make) -> None:
 
     assert paused == [None] * len(lanes)
     assert isinstance(event, Idle)
-    assert all(lane.id == lane.partition for lane in lanes)
+    assert len({lane.id for lane in lanes}) == len({lane.partition for lane in lanes}) == len(lanes)
     source.close()
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import sqlite3
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from headrace.supervisor import process
 from headrace.supervisor.process import ProcessIdentity, boot_id
 from tests.process import flights
-from tests.process.run_headrace import Headrace, wait_until
+from tests.process.run_headrace import Headrace, Running, wait_until
 from tests.process.test_supervisor_killed import PACED, stored_watermarks
 
 
@@ -170,6 +171,10 @@ pipeline = (
 """
 
 
+def both_in_c(running: Running) -> bool:
+    return running.stderr.count("in C now") >= 2
+
+
 @pytest.mark.parametrize("how", ["holds the GIL in C", "stopped"])
 def test_workers_die_with_their_supervisor_whatever_they_do(headrace: Headrace, how: str) -> None:
     """S01: a worker that sleeps in C with the GIL held, and one that is stopped, are gone with the supervisor."""
@@ -179,7 +184,7 @@ def test_workers_die_with_their_supervisor_whatever_they_do(headrace: Headrace, 
     for _ in range(10):
         running = headrace.start_pipeline(pipeline, "--workers", "2")
         seen = running.wait_for_workers(2)
-        running.wait_until(lambda running=running: running.stderr.count("in C now") >= 2, "both workers in C")
+        running.wait_until(partial(both_in_c, running), "both workers in C")
         pidfds = []
         for worker in seen.workers:
             pidfd = process.open_pidfd(ProcessIdentity(boot_id(), worker.pid, worker.start_time))

@@ -4,6 +4,7 @@ import json
 import random
 import sqlite3
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def test_fifty_kills_lose_nothing(headrace: Headrace) -> None:
     for _ in range(kills):
         held = stored_watermarks(headrace)
         running = headrace.start_pipeline(pipeline, "--workers", "2")
-        line = running.wait_until(lambda running=running: starting_line(running), "the first line")
+        line = running.wait_until(partial(starting_line, running), "the first line")
         assert line is not None
         assert line["watermarks"] == held
         assert "in_flight" in line

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -82,7 +83,7 @@ class Preparer:
             rows, bad = self._decode_rows(body, count)
             for row, cause in bad:
                 if low <= row < high:
-                    work.leave_out(base + row, "encode", cause, self._on_error, lambda: b"")
+                    work.leave_out(base + row, "encode", cause, self._on_error, bytes)
             work.emit_rows(*_cut(rows, _places(base, count, bad), base + low, base + high))
 
     def _run_chain(self, work: _Work, bell: ChunkBell, contents: SlotContents) -> None:
@@ -92,17 +93,17 @@ class Preparer:
             records, bad = chain.decode_group(body, count)
             for row, stage, cause, policy, raw in bad:
                 if low <= row < high:
-                    work.leave_out(base + row, stage, cause, policy, lambda raw=raw: raw)
+                    work.leave_out(base + row, stage, cause, policy, partial(bytes, raw))
             self._run_operators(work, *_cut(records, _places(base, count, bad), base + low, base + high))
 
     def _run_operators(self, work: _Work, records: list[object], places: Any) -> None:
         assert self._chain is not None
         result = self._chain.run(records)
         for row, stage, cause, policy in result.bad:
-            work.leave_out(places[row], stage, cause, policy, lambda row=row: _raw(records[row]))
+            work.leave_out(places[row], stage, cause, policy, partial(_raw, records[row]))
         if result.fatal is not None:
             row, stage, cause, policy = result.fatal
-            work.leave_out(places[row], stage, cause, policy, lambda: _raw(records[row]))
+            work.leave_out(places[row], stage, cause, policy, partial(_raw, records[row]))
             return
         work.prepared.filtered += result.filtered_records
         if self._fan_out and result.filtered_records:
@@ -121,7 +122,7 @@ class Preparer:
         good, bad = self._convert_rows(rows)
         if bad:
             for row, cause in bad:
-                work.leave_out(index[row], "encode", cause, self._on_error, lambda row=row: _raw(rows[row]))
+                work.leave_out(index[row], "encode", cause, self._on_error, partial(_raw, rows[row]))
             gone = {row for row, _ in bad}
             index = [place for row, place in enumerate(index) if row not in gone]
         work.emit_rows(good, index)
@@ -136,7 +137,7 @@ class Preparer:
                 try:
                     line = self._lines.encode([row])
                 except BAD_ROW as error:
-                    work.leave_out(place, "encode", str(error), self._on_error, lambda row=row: _raw(row))
+                    work.leave_out(place, "encode", str(error), self._on_error, partial(_raw, row))
                 else:
                     work.emit_lines(line, [place])
 

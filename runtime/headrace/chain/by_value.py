@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import importlib
+import inspect
 import io
 import sys
 import threading
@@ -19,18 +20,15 @@ from collections.abc import Mapping
 from types import FunctionType, ModuleType
 from typing import Any, Final, Generic, cast
 
-import _datetime
 import dill
 import msgspec
 from msgspec import structs
 
-_STRUCT_META: Final = type(msgspec.Struct)
 _REFUSED: Final[tuple[type, ...]] = (
     type(threading.Lock()),
     type(threading.RLock()),
     threading.Thread,
     io.IOBase,
-    type(_datetime.datetime_CAPI),  # a capsule: dill would send the address
 )
 _HARMLESS: Final = (io.BytesIO, io.StringIO)
 
@@ -48,16 +46,16 @@ def dumps(value: object) -> bytes:
 
 def loads(data: bytes) -> Any:
     """The value of a pickle that came through an inherited pipe (HR-21)."""
-    return dill.loads(data)
+    return dill.loads(data)  # noqa: S301 - the pipe's other end is our own supervisor
 
 
 class _Pickler(dill.Pickler):  # type: ignore[misc]  # dill has no types
     dispatch = dill.Pickler.dispatch.__class__(dill.Pickler.dispatch)
 
-    def save(self, obj: Any, save_persistent_id: bool = True) -> None:  # noqa: FBT001, FBT002 - pickle's own
+    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
         if isinstance(obj, _REFUSED) and not isinstance(obj, _HARMLESS):
             raise CannotTravelError(f"a {type(obj).__name__} cannot be given to another process")
-        recurse = self._recurse
+        recurse: bool = self._recurse
         if type(obj) is FunctionType:
             self._recurse = obj.__module__ == "__main__"
         try:
@@ -85,7 +83,7 @@ def _save_enum(pickler: Any, cls: Any) -> None:
 
 
 _Pickler.dispatch[ModuleType] = _save_module
-_Pickler.dispatch[_STRUCT_META] = _save_struct
+_Pickler.dispatch[type(msgspec.Struct)] = _save_struct
 _Pickler.dispatch[type(enum.Enum)] = _save_enum
 
 
@@ -110,7 +108,7 @@ def _struct_parts(cls: Any) -> tuple[object, ...]:
     }
     if config["tag"] is None:
         del config["tag"], config["tag_field"]
-    own = [name for name in cls.__dict__.get("__annotations__", ()) if name in cls.__struct_fields__]
+    own = [name for name in inspect.get_annotations(cls) if name in cls.__struct_fields__]
     encoded = dict(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))
     config["rename"] = {name: encoded[name] for name in own}
     config["kw_only"] = any(name not in cls.__match_args__ for name in own)
@@ -146,12 +144,16 @@ def _new_struct(
     namespace: dict[str, Any] = {}
     if has_post_init:
         # msgspec remembers the function it sees now; the real one comes with the other methods.
-        namespace["__post_init__"] = lambda self: made[0].__dict__["__post_init__"](self)
+        namespace["__post_init__"] = lambda self: _post_init(made[0], self)
     specified = [_specified(*field) for field in fields]
     cls = msgspec.defstruct(name, specified, bases=bases, module=module, namespace=namespace, **config)
     cls.__qualname__ = qualname
     made.append(cls)
     return cls
+
+
+def _post_init(cls: type, instance: object) -> None:
+    cls.__dict__["__post_init__"](instance)
 
 
 def _specified(name: str, kind: str, default: Any) -> Any:
@@ -165,7 +167,7 @@ def _specified(name: str, kind: str, default: Any) -> Any:
 
 
 def _struct_body(cls: Any) -> tuple[dict[str, object], dict[str, object]]:
-    annotations = dict(cls.__dict__.get("__annotations__", {}))
+    annotations = inspect.get_annotations(cls)
     try:
         types = {field.name: field.type for field in structs.fields(cls)}
     except Exception:  # noqa: BLE001 - the types name what is not to be found; msgspec says so where they are needed

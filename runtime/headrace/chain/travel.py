@@ -74,8 +74,8 @@ def _culprit(objects: object) -> str | None:
         if not path:
             return f"{name}: it cannot travel to the workers: {reason}"
         return (
-            f"{name}: the captured variable {'.'.join(path)} cannot travel to the workers: {reason}; make it inside the "
-            "function when it is first needed, or at the top of the pipeline's module, which each worker imports"
+            f"{name}: the captured variable {'.'.join(path)} cannot travel to the workers: {reason}; make it inside "
+            "the function when it is first needed, or at the top of the pipeline's module, which each worker imports"
         )
     return None
 

@@ -106,13 +106,18 @@ class WorkerChain:
         if self._codec is None:
             self._codec = RecordsCodec(self._record_type)
         try:
-            return self._codec.decode(body, rows), []
-        except FATAL:
+            records, bad = self._codec.decode(body, rows)
+        except (*FATAL, CorruptFrameError):
             raise
         except BaseException:
             if self._record_type is None:
                 raise
-        plain = RecordsCodec(None).decode(body, rows)
+        else:
+            if not bad:
+                return records, []
+            if self._record_type is None:
+                return records, [UndecodableRow(row, "decode", cause, self._policy, b"") for row, cause in bad]
+        plain, _ = RecordsCodec().decode(body, rows)
         return _convert_each(plain, lambda record: msgspec.convert(record, type=self._record_type), self._policy)
 
 

@@ -8,26 +8,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-import msgspec
-
-from headrace.errors import BrokenEncoderError, RecordError
+from headrace.codec.frame import GROUP_HEADER
+from headrace.codec.isolation import BAD_ROW
+from headrace.errors import BrokenEncoderError
 from headrace.handoff.chunk import Segment
 from headrace.record import BadRecord, OnError, PartitionId
 from headrace.shm.slot import FRAME_AT, trailer_bytes
-
-GROUP_HEADER_BYTES: Final = 8
-BAD_ROW: Final = (
-    RecordError,
-    msgspec.MsgspecError,
-    UnicodeError,
-    OverflowError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-"""What an encoder raises for a row. Anything else is the encoder's own end."""
 
 
 class RowEncoder(Protocol):
@@ -62,7 +50,7 @@ class GroupEncoder:
 
     def room(self, partition: PartitionId) -> int:
         """The bytes that an empty slot has for the body of a group of this partition."""
-        return self._slot_bytes - FRAME_AT - trailer_bytes([partition]) - GROUP_HEADER_BYTES
+        return self._slot_bytes - FRAME_AT - trailer_bytes([partition]) - GROUP_HEADER.size
 
     def _encode_good(self, rows: list[object], segment: Segment) -> list[Group]:
         good = [at for at, row in enumerate(rows) if self._encodes(row, segment, at)]

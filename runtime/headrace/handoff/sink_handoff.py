@@ -6,23 +6,22 @@ behind it (HR-7); a full shard holds up nobody else's. Bytes are charged to the 
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
 from headrace.checkpoint.ack import AckRef, AckSet
+from headrace.codec.frame import GROUP_HEADER
+from headrace.codec.isolation import BAD_ROW
 from headrace.errors import BrokenEncoderError, HeadraceError
 from headrace.handoff.budget import Budget
 from headrace.handoff.chunk import EncodedChunk, Segment
-from headrace.handoff.grouping import BAD_ROW, Group, GroupEncoder, RowEncoder
+from headrace.handoff.grouping import Group, GroupEncoder, RowEncoder
 from headrace.record import BadRecord, BatchOrigin, ChunkId, Flow, OnError, PartitionId
 from headrace.shm.slot import FRAME_AT, span_bytes, trailer_bytes
-
-_GROUP: Final = struct.Struct("<II")
 
 
 class RowRouter(Protocol):
@@ -79,15 +78,15 @@ class _OpenChunk:
         body, segment = group
         self.room -= self._cost(group)
         self.partitions.add(segment.origin.partition)
-        self.parts += (_GROUP.pack(len(body), len(segment.records)), body)
-        self.frame_bytes += _GROUP.size + len(body)
+        self.parts += (GROUP_HEADER.pack(len(body), len(segment.records)), body)
+        self.frame_bytes += GROUP_HEADER.size + len(body)
         self.segments.append(segment)
         self.acks.add(ack)
 
     def _cost(self, group: Group) -> int:
         partition = group.segment.origin.partition
         span = 0 if partition in self.partitions else span_bytes(partition)
-        return _GROUP.size + len(group.body) + span
+        return GROUP_HEADER.size + len(group.body) + span
 
 
 class SinkHandoff:

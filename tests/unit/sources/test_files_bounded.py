@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,7 +35,15 @@ def numbered(count: int, width: int = 0) -> bytes:
     return b"".join(b'{"n":%d,"pad":"%s"}\n' % (number, b"x" * width) for number in range(count))
 
 
-PACK = {"plain": lambda data: data, "gzip": lambda data: gz(data, 3), "zstd": lambda data: zst(data, 3)}
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "plain": bytes,
+    "gzip": lambda data: gz(data, 3),
+    "zstd": lambda data: zst(data, 3),
+}
+    "plain": bytes,
+    "gzip": lambda data: gz(data, 3),
+    "zstd": lambda data: zst(data, 3),
+}
 SUFFIX = {"plain": "", "gzip": ".gz", "zstd": ".zst"}
 kinds = st.sampled_from(["plain", "gzip", "zstd"])
 contents = st.text(alphabet="ab\n\r é", max_size=300).map(str.encode)
@@ -68,7 +77,7 @@ def test_resuming_at_every_watermark_loses_and_repeats_nothing(data: bytes, kind
 
             assert b"".join(one.block or b"" for one in first.batches[: done + 1]) + again.content == data
             assert {one.partition for one in again.batches} <= {batch.partition}
-            assert again.rejects == again.ctx.warnings == []
+            assert (again.rejects, again.ctx.warnings) == ([], [])
 
 
 @settings(max_examples=60, deadline=None)

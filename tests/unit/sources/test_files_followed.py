@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import SourceError
+from headrace.record import LaneId
 from headrace.sources import Files
 from headrace.sources.watch import FileWatch
 from tests.unit.sources.source_context import FakeContext, Run
@@ -338,7 +339,7 @@ def test_a_file_that_was_rotated_away_is_given_up_when_it_is_quiet_and_committed
     run.wait()
 
     assert before_commit == []
-    assert run.revoked == [run.batches[0].partition]
+    assert run.revoked == [LaneId(partition)]
     assert len(os.listdir("/proc/self/fd")) == descriptors - 1
     assert [values["bytes"] for _, values in run.ctx.warnings] == [len(b"unfinished")]
     run.close()

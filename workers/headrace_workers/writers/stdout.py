@@ -99,17 +99,19 @@ def _line_end(lines: memoryview, at: int) -> int:
 
 @contextlib.contextmanager
 def _record_lock(fd: int) -> Iterator[None]:
+    """Held where the output knows locks; where it does not, lines of up to ``PIPE_BUF`` bytes are still whole."""
+    locked = True
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX)
     except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        if error.errno not in {errno.ENOLCK, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}:
             raise
-        yield  # an output without locks: lines of up to PIPE_BUF bytes are still whole
-        return
+        locked = False
     try:
         yield
     finally:
-        fcntl.lockf(fd, fcntl.LOCK_UN)
+        if locked:
+            fcntl.lockf(fd, fcntl.LOCK_UN)
 
 
 def _wait_for_room(fd: int) -> None:

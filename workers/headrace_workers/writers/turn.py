@@ -39,7 +39,7 @@ class Turn:
     def remove(self) -> None:
         """Remove the lock file, unless another process has its turn."""
         with contextlib.suppress(OSError):
-            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self._is_current(fd):
@@ -49,7 +49,7 @@ class Turn:
 
     def _locked(self, deadline: float) -> int:
         while True:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fd = os.open(self._path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             if not _lock(fd, deadline):
                 raise TimeoutError
             if self._is_current(fd):
@@ -87,24 +87,31 @@ class _Waiting:
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._state = threading.Lock()
-        self._locked = threading.Event()
+        self._ended = threading.Event()
+        self._error: OSError | None = None
         self._given_up = False
 
     def until(self, deadline: float) -> bool:
-        threading.Thread(target=self._wait, name="headrace-turn", daemon=True).start()
-        self._locked.wait(max(0.0, deadline - time.monotonic()))
+        thread = threading.Thread(target=self._wait, name="headrace-turn", daemon=True)
+        thread.start()
+        self._ended.wait(max(0.0, deadline - time.monotonic()))
         with self._state:
-            self._given_up = not self._locked.is_set()
-            return not self._given_up
+            self._given_up = not self._ended.is_set()
+        if self._given_up:
+            return False
+        thread.join()
+        if self._error is not None:
+            os.close(self._fd)
+            raise self._error
+        return True
 
     def _wait(self) -> None:
-        failed = False
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-        except OSError:
-            failed = True
+        except OSError as error:
+            self._error = error
         with self._state:
             if self._given_up:
                 _give_back(self._fd)
-            elif not failed:
-                self._locked.set()
+            else:
+                self._ended.set()
