@@ -10,7 +10,7 @@ import difflib
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, get_type_hints
 
 import msgspec
 
@@ -22,8 +22,6 @@ from headrace.record import OnError, Source
 
 if TYPE_CHECKING:
     from headrace.sinks.base import Sink
-
-    S = TypeVar("S", bound=Sink)
 
 Policy: TypeAlias = OnError | str | None
 """``"fail"``, ``"skip"`` or ``"dead_letter"``; None: the pipeline's."""
@@ -41,6 +39,9 @@ class PipelineSource(Source, Protocol):
     def decode(self) -> Any: ...
     @property
     def format(self) -> str: ...
+    def resolve(self, cwd: Path) -> Source:
+        """The source with its relative paths taken from ``cwd``."""
+        ...
 
 
 class _State(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,13 +153,13 @@ class Pipeline:
         if not sinks:
             raise ConfigError(f"the pipeline {self.name}: split needs sinks, {{name: sink, …}}")
         made = self._with_operator(OperatorKind.SPLIT, route, on_error, "split")
-        checked = {_checked_name(name, "a sink"): _checked_sink(sink) for name, sink in sinks.items()}
+        checked = {_checked_name(name, "a sink"): self._fitted(sink) for name, sink in sinks.items()}
         return self._with(msgspec.structs.replace(self._state, operators=made.operators, sinks=checked))
 
     def sink(self, sink: Sink, name: str = "main", on_error: Policy = None) -> Pipeline:
         """End in this sink. ``name`` is its durable id: positions and dead letters are kept under it."""
         self._check_open("sink")
-        checked = _checked_sink(sink)
+        checked = self._fitted(sink)
         policy = _policy("sink", on_error)
         if policy is not None:
             checked = msgspec.structs.replace(checked, on_error=policy)
@@ -208,6 +209,22 @@ class Pipeline:
         made._state = state  # noqa: SLF001 - it is one of us
         return made
 
+    def _fitted(self, sink: Sink) -> Sink:
+        """The sink as it is for this pipeline's rows, whose type is known while no operator makes another.
+
+        A ``map`` says what it makes in its return annotation.
+        """
+        row_type: object = self.source_of.decode
+        for operator in self.operators:
+            match operator.kind:
+                case OperatorKind.MAP:
+                    row_type = _returned(operator.fn)
+                case OperatorKind.FLAT_MAP | OperatorKind.MAP_BATCH:
+                    row_type = None
+                case _:
+                    pass
+        return _checked_sink(sink).for_rows(row_type if is_struct(row_type) else None)
+
     def _check_open(self, what: str) -> None:
         if self._state.source is None:
             raise ConfigError(f"{what} comes before a source; {_RETURNS_NEW.format('.source(Files(…)) first')}")
@@ -235,13 +252,22 @@ class Pipeline:
                 f"shard_by({field!r}): records of decode={decode.__name__} have no fields; give a function of the "
                 "record, or decode=dict or a Struct"
             )
-        if is_struct(decode) and field not in decode.__struct_fields__:
-            near = difflib.get_close_matches(field, decode.__struct_fields__, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(decode.__struct_fields__)}"
+        known: tuple[str, ...] = decode.__struct_fields__ if is_struct(decode) else (field,)
+        if field not in known:
+            near = difflib.get_close_matches(field, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
             raise ConfigError(f"shard_by({field!r}): {decode.__name__} has no such field; {hint}")
 
 
 _RETURNS_NEW: Final = "call {} and use what it returns, for each call returns a new pipeline"
+
+
+def _returned(fn: Callable[..., object]) -> object:
+    """What the function's annotation says it returns."""
+    try:
+        return get_type_hints(fn).get("return")
+    except (TypeError, NameError, AttributeError):
+        return None
 
 
 def _policy(where: str, given: Policy) -> OnError | None:

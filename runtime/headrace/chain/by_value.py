@@ -2,7 +2,8 @@
 
 What ``dill`` does is kept, but for this:
 
-* a `msgspec.Struct` or an `Enum` that was defined in a function or in ``__main__`` is made anew from its parts;
+* a `msgspec.Struct` or an `Enum` that was defined in a function or in ``__main__`` is made anew from its parts, and so
+  is a `msgspec.Meta`;
 * a function of ``__main__`` takes the globals that it uses along;
 * a module goes by name;
 * a lock, an open file and the like are refused: ``dill`` would send a copy that is connected to nothing.
@@ -16,20 +17,22 @@ import inspect
 import io
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any, Final, Generic, cast
 
-import dill
+import dill  # pyright: ignore[reportMissingTypeStubs] - it has none
 import msgspec
 from msgspec import structs
 
+_dill: Any = dill
 _REFUSED: Final[tuple[type, ...]] = (
     type(threading.Lock()),
     type(threading.RLock()),
     threading.Thread,
     io.IOBase,
 )
+_META: Final = tuple(name for name in dir(msgspec.Meta) if not name.startswith("_"))
 _HARMLESS: Final = (io.BytesIO, io.StringIO)
 
 
@@ -46,20 +49,21 @@ def dumps(value: object) -> bytes:
 
 def loads(data: bytes) -> Any:
     """The value of a pickle that came through an inherited pipe (HR-21)."""
-    return dill.loads(data)  # noqa: S301 - the pipe's other end is our own supervisor
+    return _dill.loads(data)
 
 
-class _Pickler(dill.Pickler):  # type: ignore[misc]  # dill has no types
-    dispatch = dill.Pickler.dispatch.__class__(dill.Pickler.dispatch)
+class _Pickler(_dill.Pickler):  # type: ignore[misc]  # dill has no types
+    _recurse: bool
+    dispatch: Any = type(_dill.Pickler.dispatch)(_dill.Pickler.dispatch)
 
     def save(self, obj: Any, save_persistent_id: bool = True) -> None:
         if isinstance(obj, _REFUSED) and not isinstance(obj, _HARMLESS):
             raise CannotTravelError(f"a {type(obj).__name__} cannot be given to another process")
-        recurse: bool = self._recurse
+        recurse = self._recurse
         if type(obj) is FunctionType:
             self._recurse = obj.__module__ == "__main__"
         try:
-            super().save(obj, save_persistent_id)
+            _dill.Pickler.save(self, obj, save_persistent_id)
         finally:
             self._recurse = recurse
 
@@ -82,6 +86,16 @@ def _save_enum(pickler: Any, cls: Any) -> None:
     pickler.save_reduce(_new_enum, _enum_parts(cls), _own_attributes(cls), state_setter=_set_attributes, obj=cls)
 
 
+def _save_meta(pickler: Any, meta: msgspec.Meta) -> None:
+    given = {name: value for name in _META if (value := getattr(meta, name)) is not None}
+    pickler.save_reduce(_new_meta, (given,), obj=meta)
+
+
+def _new_meta(given: dict[str, Any]) -> msgspec.Meta:
+    return msgspec.Meta(**given)
+
+
+_Pickler.dispatch[msgspec.Meta] = _save_meta
 _Pickler.dispatch[ModuleType] = _save_module
 _Pickler.dispatch[type(msgspec.Struct)] = _save_struct
 _Pickler.dispatch[type(enum.Enum)] = _save_enum
@@ -144,7 +158,7 @@ def _new_struct(
     namespace: dict[str, Any] = {}
     if has_post_init:
         # msgspec remembers the function it sees now; the real one comes with the other methods.
-        namespace["__post_init__"] = lambda self: _post_init(made[0], self)
+        namespace["__post_init__"] = _forwarding(made)
     specified = [_specified(*field) for field in fields]
     cls = msgspec.defstruct(name, specified, bases=bases, module=module, namespace=namespace, **config)
     cls.__qualname__ = qualname
@@ -152,8 +166,11 @@ def _new_struct(
     return cls
 
 
-def _post_init(cls: type, instance: object) -> None:
-    cls.__dict__["__post_init__"](instance)
+def _forwarding(made: list[type]) -> Callable[[object], None]:
+    def __post_init__(self: object) -> None:  # noqa: N807 - it stands in for one
+        made[0].__dict__["__post_init__"](self)
+
+    return __post_init__
 
 
 def _specified(name: str, kind: str, default: Any) -> Any:

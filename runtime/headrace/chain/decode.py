@@ -12,7 +12,7 @@ import itertools
 import operator
 from array import array
 from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeGuard
 
 import msgspec
 
@@ -50,7 +50,7 @@ def is_json(source: DecodedSource) -> bool:
     return source.format not in ("csv", "lines") and source.decode is not bytes
 
 
-def is_struct(decode: Any) -> bool:
+def is_struct(decode: object) -> TypeGuard[type[msgspec.Struct]]:
     return isinstance(decode, type) and issubclass(decode, msgspec.Struct)
 
 

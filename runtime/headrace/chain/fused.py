@@ -33,7 +33,7 @@ class Flow(msgspec.Struct, kw_only=True):
     index: array[int] | None = None
     keys: list[object] | None = None
     targets: list[tuple[int, ...]] | None = None
-    failures: list[Failure] = msgspec.field(default_factory=list)
+    failures: list[Failure] = msgspec.field(default_factory=list[Failure])
     fatal: Failure | None = None
 
     def blame(self, record: int, step: Step, cause: str) -> None:

@@ -6,7 +6,7 @@ import enum
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -94,7 +94,7 @@ class FieldReader:
 
     def __call__(self, record: Any) -> object:
         if isinstance(record, dict):
-            return record.get(self.field)
+            return cast("dict[str, object]", record).get(self.field)
         return getattr(record, self.field)
 
 

@@ -113,13 +113,13 @@ def _captures(value: Any) -> Iterator[tuple[str, object]]:
     if isinstance(value, functools.partial):
         yield from _captures(value.func)
         yield from ((f"args[{number}]", one) for number, one in enumerate(value.args))
-        yield from value.keywords.items()
+        yield from cast("dict[str, object]", value.keywords).items()
     elif isinstance(value, MethodType):
         yield "self", value.__self__
     elif isinstance(value, FunctionType):
         yield from _variables(value)
     elif hasattr(value, "__dict__") and not isinstance(value, type):
-        yield from vars(value).items()
+        yield from cast("dict[str, object]", vars(value)).items()
 
 
 def _variables(function: FunctionType) -> Iterator[tuple[str, object]]:

@@ -9,7 +9,7 @@ Python's ``float()`` does.
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
 import enum
 import types
@@ -29,9 +29,9 @@ _PYTHON_TYPES: Final[dict[str, Any]] = {
     "float": float,
     "bool": bool,
     "bytes": bytes,
-    "date": datetime.date,
-    "datetime": datetime.datetime,
-    "time": datetime.time,
+    "date": dt.date,
+    "datetime": dt.datetime,
+    "time": dt.time,
     "decimal": decimal.Decimal,
     "uuid": uuid.UUID,
 }

@@ -21,7 +21,7 @@ Codes 12 to 127 are free. A datetime whose zone is neither fixed nor a ``ZoneInf
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
 import uuid
 import zoneinfo
@@ -129,20 +129,20 @@ def _wrap_items(code: int) -> Callable[[Any], Any]:
     return lambda value: _Ext(code, _encode([_wrap(one) for one in value]))
 
 
-def _wrap_datetime(value: datetime.datetime) -> Any:
+def _wrap_datetime(value: dt.datetime) -> Any:
     naive = value.replace(tzinfo=None, fold=0).isoformat()
     return _Ext(DATETIME, _encode([naive, _zone_of(value.tzinfo, value.utcoffset()), value.fold]))
 
 
-def _wrap_time(value: datetime.time) -> Any:
+def _wrap_time(value: dt.time) -> Any:
     naive = value.replace(tzinfo=None, fold=0).isoformat()
     return _Ext(TIME, _encode([naive, _zone_of(value.tzinfo, value.utcoffset()), value.fold]))
 
 
-def _zone_of(zone: datetime.tzinfo | None, offset: datetime.timedelta | None) -> int | str | None:
-    if isinstance(zone, zoneinfo.ZoneInfo) and zone.key is not None:
+def _zone_of(zone: dt.tzinfo | None, offset: dt.timedelta | None) -> int | str | None:
+    if isinstance(zone, zoneinfo.ZoneInfo) and zone.key:
         return zone.key
-    return None if offset is None else offset // datetime.timedelta(microseconds=1)
+    return None if offset is None else offset // dt.timedelta(microseconds=1)
 
 
 _WRAPPERS: Final[dict[type, Callable[[Any], Any]]] = {
@@ -158,10 +158,10 @@ _WRAPPERS: Final[dict[type, Callable[[Any], Any]]] = {
     set: _wrap_items(SET),
     frozenset: _wrap_items(FROZENSET),
     decimal.Decimal: lambda value: _Ext(DECIMAL, str(value).encode("ascii")),
-    datetime.date: lambda value: _Ext(DATE, value.isoformat().encode("ascii")),
-    datetime.datetime: _wrap_datetime,
-    datetime.time: _wrap_time,
-    datetime.timedelta: lambda value: _Ext(TIMEDELTA, _encode([value.days, value.seconds, value.microseconds])),
+    dt.date: lambda value: _Ext(DATE, value.isoformat().encode("ascii")),
+    dt.datetime: _wrap_datetime,
+    dt.time: _wrap_time,
+    dt.timedelta: lambda value: _Ext(TIMEDELTA, _encode([value.days, value.seconds, value.microseconds])),
     uuid.UUID: lambda value: _Ext(UUID, value.bytes),
 }
 
@@ -181,22 +181,22 @@ def hook(code: int, payload: memoryview) -> Any:
         raise RecordError(f"Ext code {code} holds what it cannot: {error}") from None
 
 
-def _unwrap_datetime(data: bytes) -> datetime.datetime:
+def _unwrap_datetime(data: bytes) -> dt.datetime:
     naive, zone, fold = decode(data)
-    return datetime.datetime.fromisoformat(naive).replace(tzinfo=_zone(zone), fold=fold)
+    return dt.datetime.fromisoformat(naive).replace(tzinfo=_zone(zone), fold=fold)
 
 
-def _unwrap_time(data: bytes) -> datetime.time:
+def _unwrap_time(data: bytes) -> dt.time:
     naive, zone, fold = decode(data)
-    return datetime.time.fromisoformat(naive).replace(tzinfo=_zone(zone), fold=fold)
+    return dt.time.fromisoformat(naive).replace(tzinfo=_zone(zone), fold=fold)
 
 
-def _zone(zone: int | str | None) -> datetime.tzinfo | None:
+def _zone(zone: int | str | None) -> dt.tzinfo | None:
     if zone is None:
         return None
     if isinstance(zone, str):
         return zoneinfo.ZoneInfo(zone)
-    return datetime.timezone(datetime.timedelta(microseconds=zone)) if zone else datetime.UTC
+    return dt.timezone(dt.timedelta(microseconds=zone)) if zone else dt.UTC
 
 
 def _unwrap_pairs(data: bytes) -> dict[Any, Any]:
@@ -207,14 +207,14 @@ def _unwrap_pairs(data: bytes) -> dict[Any, Any]:
 _UNWRAPPERS: Final[dict[int, Callable[[bytes], Any]]] = {
     BIG_INT: lambda data: int.from_bytes(data, "big", signed=True),
     DECIMAL: lambda data: decimal.Decimal(data.decode("ascii")),
-    DATE: lambda data: datetime.date.fromisoformat(data.decode("ascii")),
+    DATE: lambda data: dt.date.fromisoformat(data.decode("ascii")),
     DATETIME: _unwrap_datetime,
     TIME: _unwrap_time,
     UUID: lambda data: uuid.UUID(bytes=data),
     TUPLE: lambda data: tuple(decode(data)),
     SET: lambda data: set(decode(data)),
     FROZENSET: lambda data: frozenset(decode(data)),
-    TIMEDELTA: lambda data: datetime.timedelta(*decode(data)),
+    TIMEDELTA: lambda data: dt.timedelta(*decode(data)),
     PAIRS: _unwrap_pairs,
 }
 

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
 import uuid
 from typing import Any, Final
@@ -26,10 +26,10 @@ _encode = msgspec.msgpack.Encoder().encode
 _PLAIN: Final = (None, Any, object, dict, list)
 _KEPT: Final = (
     bytes,
-    datetime.date,
-    datetime.datetime,
-    datetime.time,
-    datetime.timedelta,
+    dt.date,
+    dt.datetime,
+    dt.time,
+    dt.timedelta,
     decimal.Decimal,
     uuid.UUID,
 )
@@ -40,8 +40,8 @@ class RecordsCodec:
 
     def __init__(self, record_type: Any = None) -> None:
         self._type = None if any(record_type is one for one in _PLAIN) else record_type
-        record = Any if self._type is None else self._type
-        self._decoder = msgspec.msgpack.Decoder(list[record], ext_hook=ext.hook)
+        group: Any = list[Any] if self._type is None else list.__class_getitem__(self._type)
+        self._decoder: msgspec.msgpack.Decoder[list[Any]] = msgspec.msgpack.Decoder(group, ext_hook=ext.hook)
 
     def encode(self, rows: list[Any]) -> bytes:
         """A `RowEncoder`. Raises `RecordError` for what cannot travel."""

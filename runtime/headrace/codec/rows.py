@@ -100,7 +100,10 @@ def _decode_lines(body: memoryview | bytes, count: int) -> Decoded:
 
 
 def rows_decoder(codec: Codec, columns: Columns | None) -> GroupDecoder:
-    """How a worker reads the groups of a sink; msgpack is checked against the columns, row by row when a group fails."""
+    """How a worker reads the groups of a sink.
+
+    msgpack is checked against the columns, row by row where a group fails.
+    """
     if codec is Codec.MSGPACK:
         return msgpack_decoder(columns)
     return _decode_raw if codec is Codec.RAW else _decode_lines

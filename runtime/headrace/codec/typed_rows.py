@@ -28,10 +28,11 @@ class TypedRows:
 
     def __init__(self, columns: Columns | None) -> None:
         self._columns = columns
-        self._row: Any = Any if columns is None else tuple[columns.python_types]
+        self._row: Any = Any if columns is None else tuple.__class_getitem__(columns.python_types)
+        self._rows: Any = list.__class_getitem__(self._row)
         self._untyped = columns is None or set(columns.types) <= {"any", "any?"}
         self._tuples = None if columns is None else TupleMaker(columns)
-        self._group = msgspec.msgpack.Decoder(list[self._row], ext_hook=ext.hook)
+        self._group = _decoder(self._rows)
 
     def decode(self, body: memoryview | bytes, count: int) -> Decoded:
         """A `GroupDecoder`."""
@@ -48,7 +49,7 @@ class TypedRows:
             return rows, []
         try:
             tuples = self._tuples.make(rows)
-            return (tuples if self._untyped else msgspec.convert(tuples, list[self._row])), []
+            return (tuples if self._untyped else msgspec.convert(tuples, self._rows)), []
         except BAD_ROW:
             return one_by_one(rows, self._convert_one, self._explain)
 
@@ -71,6 +72,10 @@ class TypedRows:
             return message
         inside = f" at {place[2]}" if place[2] else ""
         return f"column {self._columns.names[int(place[1])]}{inside}: {message[: place.start()]}"
+
+
+def _decoder(rows: Any) -> msgspec.msgpack.Decoder[list[Any]]:
+    return msgspec.msgpack.Decoder(rows, ext_hook=ext.hook)
 
 
 def rows_converter(columns: Columns | None) -> Callable[[list[Any]], Decoded]:

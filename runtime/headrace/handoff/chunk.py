@@ -19,7 +19,7 @@ ROW_POSITION_BYTES: Final = 8
 
 
 class RowOrigin(NamedTuple):
-    """Where one row came from; ``child`` counts the rows that its record had for this shard, from 0."""
+    """Where one row came from; ``child`` counts the rows that its record became, over all shards, from 0."""
 
     partition: PartitionId
     position: int
@@ -29,8 +29,8 @@ class RowOrigin(NamedTuple):
 class Segment(msgspec.Struct, frozen=True):
     """The rows that one source batch had for the shard, in order.
 
-    ``records`` is each row's record in the batch, never falling; ``children`` is each row's place among its record's
-    rows for the shard, or None where it follows from ``records``.
+    ``records`` is each row's record in the batch, never falling; ``children`` is each row's place among all rows of
+    its record, or None where ``records`` holds them all.
     """
 
     origin: BatchOrigin

@@ -40,7 +40,7 @@ class Sqlite(_AtPath, frozen=True, kw_only=True):
     create: bool = False
     """Make the file and the table when they are not there."""
     columns: Sequence[str] | Mapping[str, object] | type[msgspec.Struct] | None = None
-    """Names, or names and types (Python's or their names), or a Struct. None: the rows' Struct, else the table's own."""
+    """Names, or names and types (Python's, or their names), or a Struct. None: the rows' Struct or the table's own."""
     timeout: float = 30.0
     """Seconds that a write waits for its turn and for other programs that hold the file, before it counts as failed."""
 
@@ -58,7 +58,7 @@ class Sqlite(_AtPath, frozen=True, kw_only=True):
         if given is None:
             return None
         if isinstance(given, type):
-            if not issubclass(given, msgspec.Struct):
+            if not issubclass(given, msgspec.Struct):  # pyright: ignore[reportUnnecessaryIsInstance] - users' word
                 raise ConfigError(f"columns={given!r}: of types only a Struct has columns")
             return Columns.from_struct(given)
         if isinstance(given, Mapping):

@@ -71,7 +71,7 @@ class FileLane:
         self._torn = (known.identity.torn_start, known.identity.torn_end)
         self._recent = b""
         self._recent_end = -1
-        self._warned_of_trailing = False
+        self._warned: set[str] = set()
         self._mark: tuple[int, int] | None = None
         self._begin()
         if reading.follow:
@@ -95,7 +95,10 @@ class FileLane:
     @property
     def wants_poll(self) -> bool:
         """The last poll gave nothing, but another one would go on."""
-        return self._busy and not self.paused and not self._must_wait()
+        return self._busy and not self._rests() and not self._must_wait()
+
+    def _rests(self) -> bool:
+        return self.paused or self.at_end or self.exhausted or self.lost or self.finished
 
     def _begin(self) -> None:
         self._content: Content | None = None
@@ -120,7 +123,7 @@ class FileLane:
 
     def poll(self, max_records: int) -> PayloadBatch | None:
         self._busy = False
-        if self.paused or self.at_end or self.exhausted or self.lost or self.finished:
+        if self._rests():
             return None
         if self._must_wait():
             self._busy = True
@@ -184,12 +187,29 @@ class FileLane:
     def _reach_end(self, content: Content) -> None:
         self.at_end = not content.final
         if content.final:
+            self._see_whether_it_shrank(content)
             self._end()
         elif self.file.packed and content.whole:
             self.exhausted = True
-        if isinstance(content, CompressedContent) and content.trailing and not self._warned_of_trailing:
-            self._warned_of_trailing = True
+        if isinstance(content, CompressedContent) and content.trailing and self.warn_once("trailing"):
             self._ctx.warn("bytes after the end of the packed data are ignored", path=self.name)
+
+    def _see_whether_it_shrank(self, content: Content) -> None:
+        size = self.file.size()
+        if not self.file.packed and size < content.position:
+            self._ctx.warn(
+                "a file was truncated while it was read", path=self.name, position=content.position, size=size
+            )
+
+    def warn_once(self, what: str) -> bool:
+        """Whether this is the first time."""
+        first = what not in self._warned
+        self._warned.add(what)
+        return first
+
+    def waits_since(self, now: float) -> float:
+        """For how many seconds a packed file that ends in the middle has not grown."""
+        return now - self.grown_at if self.at_end and self.file.packed else 0.0
 
     def _end(self) -> None:
         self.exhausted = True

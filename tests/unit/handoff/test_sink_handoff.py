@@ -450,6 +450,16 @@ class TestBadRows:
         located = [bench.queues[0].taken[0].locate(row) for row in range(3)]
         assert [(at.position, at.child) for at in located] == [(9, 0), (19, 0), (19, 2)]
 
+    def test_bad_children_of_one_record_have_numbers_of_their_own_though_they_go_to_different_shards(self) -> None:
+        """(HR-15)"""
+        bench = Bench(policy=OnError.DEAD_LETTER)
+
+        bench.push(["refused", "a", "refused"], [0, 1, 1], [0, 0, 0])
+        bench.handoff.flush_terminal(0.0)
+
+        assert [(bad.position, bad.child) for bad in bench.handoff.take_bad()] == [(9, 0), (9, 2)]
+        assert bench.queues[1].taken[0].locate(0).child == 1
+
     def test_a_key_that_cannot_be_routed_leaves_its_row_out_alone(self) -> None:
         bench = Bench(policy=OnError.SKIP)
 
@@ -459,6 +469,16 @@ class TestBadRows:
         (bad,) = bench.handoff.take_bad()
         assert (bad.position, bad.stage) == (19, "shard_by")
         assert bench.sent(1) == [["a", "c"]]
+
+    def test_a_bad_key_does_not_renumber_its_rows_siblings(self) -> None:
+        bench = Bench(policy=OnError.SKIP)
+
+        bench.push(["a", "b", "c"], ["no shard", 1, 0], [0, 0, 0])
+        bench.handoff.flush_terminal(0.0)
+
+        assert [bad.child for bad in bench.handoff.take_bad()] == [0]
+        assert bench.queues[1].taken[0].locate(0).child == 1
+        assert bench.queues[0].taken[0].locate(0).child == 2
 
     def test_a_bad_row_of_bytes_is_kept_as_it_is(self) -> None:
         class Lines:

@@ -135,12 +135,12 @@ class HandoffModel(RuleBasedStateMachine):
     @invariant()
     def children_of_one_record_stay_in_one_chunk_and_rows_know_where_they_came_from(self) -> None:
         for queue in self.queues:
+            seen: dict[tuple[int, int], int] = {}
             for chunk in queue.taken:
                 for at, row in enumerate(rows_of(chunk)):
-                    assert isinstance(row, list)
-                    batch, record, _, _ = row
-                    assert chunk.locate(at).position == 1000 * batch + 10 * record + 9
-                assert chunk.locate(0).child == 0
+                    batch, record, child, _ = msgspec.convert(row, tuple[int, int, int, str])
+                    assert chunk.locate(at) == (PARTITION, 1000 * batch + 10 * record + 9, child)
+                    assert seen.setdefault((batch, record), chunk.id) == chunk.id
 
     @invariant()
     def the_budget_is_what_is_sealed_and_not_settled(self) -> None:

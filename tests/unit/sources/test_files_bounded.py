@@ -40,10 +40,6 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
     "gzip": lambda data: gz(data, 3),
     "zstd": lambda data: zst(data, 3),
 }
-    "plain": bytes,
-    "gzip": lambda data: gz(data, 3),
-    "zstd": lambda data: zst(data, 3),
-}
 SUFFIX = {"plain": "", "gzip": ".gz", "zstd": ".zst"}
 kinds = st.sampled_from(["plain", "gzip", "zstd"])
 contents = st.text(alphabet="ab\n\r é", max_size=300).map(str.encode)
@@ -595,3 +591,17 @@ def test_an_identity_of_another_source_is_ignored_with_a_warning(tmp_path: Path)
 
     assert lines_of(run_to_end(Files(tmp_path / "*"), ctx).batches[0]) == [b"1"]
     assert len(ctx.warnings) == 1
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_a_warning(tmp_path: Path) -> None:
+    """F05"""
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(numbered(100))
+    run = Run(Files(path), FakeContext(block_bytes=1000))
+    run.turn()
+    path.write_bytes(b"1\n")
+
+    run.settle().close()
+
+    [(_, values)] = run.ctx.warnings
+    assert (values["position"], values["size"]) == (run.batches[0].end, 2)

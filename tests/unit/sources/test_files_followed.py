@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from headrace.errors import SourceError
 from headrace.record import LaneId
 from headrace.sources import Files
-from headrace.sources.watch import FileWatch
 from tests.unit.sources.source_context import FakeContext, Run
 
 
@@ -375,6 +374,22 @@ def test_a_file_that_cannot_be_read_later_is_a_warning(tmp_path: Path, monkeypat
     assert run.close().lines == [b"1"]
 
 
+def test_a_packed_file_that_stays_unfinished_is_a_warning(tmp_path: Path) -> None:
+    """F14: followed, the rest may still come."""
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(gzip.compress(numbered(0, 10))[:-3])
+    run = follow(path)
+
+    run.wait(30.0)
+    early = list(run.ctx.warnings)
+    run.wait(31.0)
+    run.wait()
+
+    assert early == []
+    assert run.close().lines == numbered(0, 10).splitlines()
+    assert len(run.ctx.warnings) == 1
+
+
 class Writer:
     """A log and what a rotating program does with it."""
 
@@ -505,4 +520,3 @@ def test_a_watch_leaves_no_descriptor_open(tmp_path: Path) -> None:
     run.close()
 
     assert len(os.listdir("/proc/self/fd")) == before
-    assert FileWatch.__doc__

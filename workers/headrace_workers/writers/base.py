@@ -57,8 +57,8 @@ class WriterContext(msgspec.Struct, kw_only=True):
 class SealedBatch(msgspec.Struct):
     """One write of one shard: ``count`` rows.
 
-    Sinks of the codec ``msgpack`` get ``rows`` as tuples in column order, ``raw`` ones as bytes. Sinks of ``json_lines``
-    get ``blocks``, each of whole lines that end with a newline; they may be views into shared memory.
+    Sinks of the codec ``msgpack`` get ``rows`` as tuples in column order, those of ``raw`` as bytes. Sinks of
+    ``json_lines`` get ``blocks``, each of whole lines that end with a newline; they may be views into shared memory.
     """
 
     shard: int

@@ -16,7 +16,7 @@ import os
 import sqlite3
 import threading
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Final
 
 from headrace.codec.columns import Columns
@@ -28,14 +28,8 @@ from headrace_workers.writers.sqlite_table import Insert, create_table, table_co
 from headrace_workers.writers.sqlite_values import Binder
 from headrace_workers.writers.turn import Turn
 
-_REFUSALS: Final = (
-    sqlite3.IntegrityError,
-    sqlite3.DataError,
-    sqlite3.InterfaceError,
-    sqlite3.ProgrammingError,
-    OverflowError,
-    UnicodeEncodeError,
-)
+_REFUSALS: Final = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeEncodeError)
+"""What SQLite says of a row. Its ProgrammingError is none: it is about the statement or the connection."""
 
 
 class SqliteWriter(BlockingWriter):
@@ -44,7 +38,7 @@ class SqliteWriter(BlockingWriter):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._databases: dict[str, _Database] = {}
-        self._sink = Sqlite("", table="")
+        self._sink: Sqlite | None = None
         self._columns: Columns | None = None
 
     def open(self, context: WriterContext) -> Columns:
@@ -67,15 +61,17 @@ class SqliteWriter(BlockingWriter):
         self._databases.clear()
 
     def _database(self, shard: int) -> _Database:
-        path = self._sink.file_of(shard)
+        sink = self._sink
+        assert sink is not None, "write comes after open"
+        path = sink.file_of(shard)
         with self._lock:
             if path not in self._databases:
-                database = _Database(path, self._sink)
+                database = _Database(path, sink)
                 columns = database.open()
                 if self._columns is not None and columns != self._columns:
                     database.close()
                     raise SinkError(
-                        f"{path}: table {self._sink.table} has the columns {', '.join(columns.names)}, in other files "
+                        f"{path}: table {sink.table} has the columns {', '.join(columns.names)}, in other files "
                         f"{', '.join(self._columns.names)}",
                         error_class=ErrorClass.FATAL,
                     )
@@ -129,7 +125,7 @@ class _Database:
     # -- inside the turn
 
     @contextlib.contextmanager
-    def _my_turn(self) -> Iterator[None]:
+    def _my_turn(self) -> Generator[None]:
         """Hold the turn; any failure but a refused row closes the connection and says what it means."""
         try:
             with self._turn.held(self._sink.timeout):
@@ -200,7 +196,8 @@ class _Database:
             now = None
         if now is None or self._identity is None or not os.path.samestat(now, self._identity):
             raise SinkError(
-                f"{self._path} was moved, removed or replaced while rows were written to it", error_class=ErrorClass.FATAL
+                f"{self._path} was moved, removed or replaced while rows were written to it",
+                error_class=ErrorClass.FATAL,
             )
 
     def _transact(self, db: sqlite3.Connection, values: list[object]) -> None:

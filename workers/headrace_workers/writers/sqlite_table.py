@@ -7,7 +7,7 @@ from typing import Final
 
 from headrace.codec.columns import Columns
 from headrace.errors import ErrorClass, SinkError
-from headrace_workers.writers.sqlite_values import Affinity, TableColumn, affinity_of, conflict
+from headrace_workers.writers.sqlite_values import TableColumn, affinity_of, conflict
 
 _ROWS_PER_STATEMENT: Final = 100
 _DECLARED: Final = {
@@ -33,8 +33,7 @@ def quoted(name: str) -> str:
 def create_table(db: sqlite3.Connection, table: str, columns: Columns) -> None:
     """Make the table with typed columns, those of type any without a type; nothing when it is there."""
     lines = [
-        f"{quoted(name)} {_declaration(kind)}".rstrip()
-        for name, kind in zip(columns.names, columns.types, strict=True)
+        f"{quoted(name)} {_declaration(kind)}".rstrip() for name, kind in zip(columns.names, columns.types, strict=True)
     ]
     db.execute(f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({', '.join(lines)})")
 
@@ -45,7 +44,7 @@ def _declaration(kind: str) -> str:
 
 
 def table_columns(db: sqlite3.Connection, path: str, table: str, declared: Columns | None) -> list[TableColumn]:
-    """The columns to write, ``declared`` or else all of the table's. Raises `SinkError` (fatal) when they do not fit."""
+    """The columns to write: ``declared``, else all of the table's. Raises `SinkError` (fatal) where they do not fit."""
     strict = _is_strict(db, table)
     found = {
         name: affinity_of(kind, strict=strict)
@@ -62,9 +61,7 @@ def table_columns(db: sqlite3.Connection, path: str, table: str, declared: Colum
     for name, kind in zip(declared.names, declared.types, strict=True):
         affinity = folded.get(name.casefold())
         if affinity is None:
-            raise SinkError(
-                f"{where} has no column {name!r}; it has {', '.join(found)}", error_class=ErrorClass.FATAL
-            )
+            raise SinkError(f"{where} has no column {name!r}; it has {', '.join(found)}", error_class=ErrorClass.FATAL)
         columns.append(TableColumn(name, kind, affinity))
     problems = [problem for column in columns if (problem := conflict(column)) is not None]
     if problems:
@@ -85,7 +82,7 @@ class Insert:
     def __init__(self, db: sqlite3.Connection, table: str, columns: list[TableColumn]) -> None:
         self._width = len(columns)
         names = ", ".join(quoted(column.name) for column in columns)
-        self._head = f"INSERT INTO {quoted(table)} ({names}) VALUES "
+        self._head = f"INSERT INTO {quoted(table)} ({names}) VALUES "  # noqa: S608 - identifiers are quoted, values are bound
         self._row = f"({', '.join('?' * self._width)})"
         limit = db.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
         self._rows = max(1, min(_ROWS_PER_STATEMENT, limit // self._width))
@@ -104,7 +101,9 @@ class Insert:
         if whole < len(values):
             db.execute(self._statement((len(values) - whole) // self._width), values[whole:])
 
-    def each(self, db: sqlite3.Connection, values: list[object], refusals: tuple[type[Exception], ...]) -> dict[int, str]:
+    def each(
+        self, db: sqlite3.Connection, values: list[object], refusals: tuple[type[Exception], ...]
+    ) -> dict[int, str]:
         """Insert row by row; the rows that are refused, and why. An error ends with its statement undone alone."""
         reasons: dict[int, str] = {}
         for row, begin in enumerate(range(0, len(values), self._width)):
@@ -116,5 +115,3 @@ class Insert:
                     return reasons
         return reasons
 
-
-__all__ = ["Affinity", "Insert", "create_table", "quoted", "table_columns"]

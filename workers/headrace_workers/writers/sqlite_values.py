@@ -7,7 +7,7 @@ them itself.
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import enum
 import re
 from collections.abc import Iterable, Sequence
@@ -91,7 +91,9 @@ def conflict(column: TableColumn) -> str | None:
     if column.affinity is Affinity.TEXT and kind in ("int", "float", "bool"):
         return f"column {column.name} is {kind} in the sink and TEXT in the table: every number would become a text"
     if column.affinity in (Affinity.INTEGER, Affinity.REAL) and kind in ("str", "decimal"):
-        return f"column {column.name} is {kind} in the sink and {column.affinity.value} in the table: texts would change"
+        return (
+            f"column {column.name} is {kind} in the sink and {column.affinity.value} in the table: texts would change"
+        )
     return None
 
 
@@ -129,9 +131,9 @@ def _native(value: Any, row: int, column: TableColumn, reasons: dict[int, str]) 
     """The value as one of SQLite's own kinds, None when there is no such."""
     if type(value) in _NATIVE:
         return value
-    if isinstance(value, datetime.datetime):
-        return (value.astimezone(datetime.UTC) if value.tzinfo is not None else value).isoformat()
-    if isinstance(value, bytearray | memoryview):
+    if isinstance(value, dt.datetime):
+        return (value.astimezone(dt.UTC) if value.tzinfo is not None else value).isoformat()
+    if type(value) in (bytearray, memoryview):
         return bytes(value)
     plain: Any = None
     try:

@@ -18,7 +18,7 @@ import os
 import select
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from headrace.errors import ErrorClass, SinkError
 from headrace_workers.writers.base import BlockingWriter, SealedBatch, WriterContext
@@ -98,7 +98,7 @@ def _line_end(lines: memoryview, at: int) -> int:
 
 
 @contextlib.contextmanager
-def _record_lock(fd: int) -> Iterator[None]:
+def _record_lock(fd: int) -> Generator[None]:
     """Held where the output knows locks; where it does not, lines of up to ``PIPE_BUF`` bytes are still whole."""
     locked = True
     try:

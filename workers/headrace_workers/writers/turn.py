@@ -11,7 +11,7 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 
 
 class Turn:
@@ -22,7 +22,7 @@ class Turn:
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def held(self, timeout: float) -> Iterator[None]:
+    def held(self, timeout: float) -> Generator[None]:
         """Wait for the turn and hold it. Raises TimeoutError, or OSError when the lock file cannot be used."""
         deadline = time.monotonic() + timeout
         if not self._lock.acquire(timeout=timeout):
@@ -43,7 +43,7 @@ class Turn:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if self._is_current(fd):
-                    os.unlink(self._path)
+                    os.unlink(self._path)  # noqa: PTH108 - as everywhere here, by its text
             finally:
                 _give_back(fd)
 
