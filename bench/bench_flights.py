@@ -5,11 +5,13 @@ operator runs there; workers: the supervisor routes raw lines by one field).
 """
 
 import os
+from collections.abc import Callable
 
 import msgspec
 
 from headrace import Pipeline
 from headrace.sinks import Blackhole, NdjsonFiles, Sqlite
+from headrace.sinks.base import Sink
 from headrace.sources import Files
 
 
@@ -63,7 +65,7 @@ def _pipeline() -> Pipeline:
     return read.filter(departed).map(shortened).shard_by(lambda row: row.dest)
 
 
-SINKS = {
+SINKS: dict[str, Callable[[], Sink]] = {
     "blackhole": Blackhole,
     "ndjson": lambda: NdjsonFiles("out"),
     "sqlite": lambda: Sqlite("out.db", table="flights", create=True),

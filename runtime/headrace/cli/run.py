@@ -76,6 +76,7 @@ def _request(prepared: Prepared, as_json: bool, out_fd: int, live: bool) -> RunR
         effective=prepared.effective,
         state=prepared.state,
         workers=prepared.workers,
+        workers_reason=prepared.reason,
         shards=prepared.shards,
         json=as_json,
         out_fd=out_fd,

@@ -16,7 +16,7 @@ import types
 import typing
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -119,7 +119,7 @@ def _type_name(hint: object) -> str | None:
     if isinstance(hint, type) and issubclass(hint, enum.IntEnum):
         return "int"
     try:
-        return _NAMES.get(hint)
+        return _NAMES.get(cast(Any, hint))
     except TypeError:  # an annotation that is not hashable
         return None
 

@@ -27,7 +27,7 @@ import uuid
 import zoneinfo
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -49,6 +49,8 @@ _Ext = msgspec.msgpack.Ext
 _encode = msgspec.msgpack.Encoder().encode
 _SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
 _KEYS: Final = frozenset({str, int, bytes})
+_DICT: Final = {dict}
+_values_of: Final[Callable[[dict[Any, Any]], Iterable[Any]]] = dict[Any, Any].values
 _INT_LOW, _INT_HIGH = -(2**63), 2**64
 
 
@@ -72,11 +74,19 @@ def all_plain(values: Iterable[object]) -> bool:
             return True
         if not containers <= {list, dict}:
             return False
-        dicts = [one for one in level if type(one) is dict]
-        lists = [one for one in level if type(one) is list]
-        if not set(map(type, chain.from_iterable(dicts))) <= _KEYS:
+        dicts: list[dict[Any, Any]] = level if kinds == _DICT else [one for one in level if type(one) is dict]
+        lists: list[list[Any]] = [one for one in level if type(one) is list] if list in kinds else []
+        if not _keys_are_plain(dicts):
             return False
-        level = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]
+        level = [*chain.from_iterable(map(_values_of, dicts)), *chain.from_iterable(lists)]
+    return True
+
+
+def _keys_are_plain(dicts: list[dict[Any, Any]]) -> bool:
+    try:
+        "".join(chain.from_iterable(dicts))  # the quickest way to learn that all of them are texts
+    except TypeError:
+        return set(map(type, chain.from_iterable(dicts))) <= _KEYS
     return True
 
 
@@ -85,19 +95,24 @@ def with_big_ints(value: Any) -> Any:
     if type(value) is int:
         return _wrap_int(value)
     if isinstance(value, list | tuple):
-        return [with_big_ints(one) for one in value]
+        return [with_big_ints(one) for one in cast("list[Any]", value)]
     if isinstance(value, dict):
-        return {key: with_big_ints(one) for key, one in value.items()}
+        return {key: with_big_ints(one) for key, one in _items(value)}
     return value
 
 
 # -- wrapping
 
 
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    items: Iterable[tuple[Any, Any]] = value.items()
+    return items
+
+
 def _wrap(value: Any) -> Any:
-    wrap = _WRAPPERS.get(type(value))
+    kind = cast(Any, type(value))
+    wrap = _WRAPPERS.get(kind)
     if wrap is None:
-        kind = type(value)
         raise RecordError(
             f"a value of type {kind.__module__}.{kind.__qualname__} cannot travel to a worker: make a dict, a tuple or "
             "a text of it before shard_by, or make it after"

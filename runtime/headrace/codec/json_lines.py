@@ -12,6 +12,7 @@ a byte 0xCB before 0x7F or 0xFF.
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,9 @@ from headrace.errors import RecordError
 _json = msgspec.json.Encoder()
 _to_msgpack = msgspec.msgpack.Encoder().encode
 _BYTES: Final = {bytes}
+_NULL: Final = re.compile(b"null")
+_FLOAT: Final = b"\xcb"
+_NON_FINITE: Final = re.compile(b"\xcb[\x7f\xff]")
 
 
 class JsonLines:
@@ -37,8 +41,8 @@ class JsonLines:
         body = _json.encode_lines(rows)
         if body.count(b"\n") != len(rows):
             raise RecordError("a row holds raw JSON with a newline in it")
-        if b"null" in body:
-            for row in rows if _may_hold_non_finite(rows) else ():
+        if _NULL.search(body) and _may_hold_non_finite(rows):
+            for row in rows:
                 _refuse_non_finite(row)
         return body
 
@@ -63,7 +67,7 @@ def _may_hold_non_finite(rows: Any) -> bool:
         wire = _to_msgpack(rows)
     except BAD_ROW:  # what only JSON can carry, such as an integer beyond 64 bits
         return True
-    return b"\xcb\x7f" in wire or b"\xcb\xff" in wire
+    return _FLOAT in wire and _NON_FINITE.search(wire) is not None
 
 
 def _refuse_non_finite(row: Any) -> None:
@@ -76,7 +80,9 @@ def _non_finite(value: Any) -> float | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else value
     if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, list | tuple | set | frozenset):
-        return None
-    return next((found for one in value if (found := _non_finite(one)) is not None), None)
+        return _first_non_finite(value.values())
+    return _first_non_finite(value) if isinstance(value, list | tuple | set | frozenset) else None
+
+
+def _first_non_finite(values: Any) -> float | None:
+    return next((found for one in values if (found := _non_finite(one)) is not None), None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter, itemgetter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -46,16 +46,22 @@ class TupleMaker:
     def make_one(self, row: Any) -> tuple[Any, ...]:
         """One row. Raises `RecordError`."""
         if isinstance(row, tuple | list):
-            if len(row) != self._width:
-                raise RecordError(f"a row has {len(row)} values and the sink {self._width} columns: {self._listed()}")
-            return tuple(row)
+            values = tuple(cast("list[Any]", row))
+            if len(values) != self._width:
+                raise RecordError(
+                    f"a row has {len(values)} values and the sink {self._width} columns: {self._listed()}"
+                )
+            return values
         if isinstance(row, dict):
-            self._refuse_others([key for key in row if key not in self._known], "key")
-            return tuple(map(row.get, self._names))
+            return self._of_loose_dict(cast("dict[Any, Any]", row))
         if isinstance(row, msgspec.Struct):
             self._refuse_others([name for name in row.__struct_fields__ if name not in self._known], "field")
             return tuple(getattr(row, name, None) for name in self._names)
         raise RecordError(f"a row is a tuple, a list, a dict or a Struct, not {type(row).__qualname__}")
+
+    def _of_loose_dict(self, row: Mapping[Any, Any]) -> tuple[Any, ...]:
+        self._refuse_others([key for key in row if key not in self._known], "key")
+        return tuple(map(row.get, self._names))
 
     def _is_whole_struct(self, kind: type) -> bool:
         """Whether it is a Struct whose fields are the columns, in whatever order."""

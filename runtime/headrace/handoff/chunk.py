@@ -54,9 +54,25 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class EncodedChunk:
-    """The unit of hand-over and of leasing. ``frame`` is groups of `headrace.codec.frame`."""
+    """The unit of hand-over and of leasing.
 
-    __slots__ = ("_starts", "acks", "frame", "id", "rows", "sealed_at", "segments", "shard", "sink", "size", "spans")
+    ``frame`` is groups of `headrace.codec.frame`, ``length`` bytes of them; it is empty once the bytes lie in a slot.
+    """
+
+    __slots__ = (
+        "_starts",
+        "acks",
+        "frame",
+        "id",
+        "length",
+        "rows",
+        "sealed_at",
+        "segments",
+        "shard",
+        "sink",
+        "size",
+        "spans",
+    )
 
     def __init__(
         self,
@@ -73,13 +89,18 @@ class EncodedChunk:
         self.sink = sink
         self.shard = shard
         self.frame = frame
+        self.length = len(frame)
         self.segments = segments
         self.acks = acks
         self.sealed_at = sealed_at
         self._starts = list(itertools.accumulate((len(segment.records) for segment in segments), initial=0))
         self.rows = self._starts.pop()
         self.spans = _spans(segments)
-        self.size = len(frame) + ROW_POSITION_BYTES * self.rows
+        self.size = self.length + ROW_POSITION_BYTES * self.rows
+
+    def let_go_of_frame(self) -> None:
+        """The bytes lie in a slot, and stay there until the chunk is settled."""
+        self.frame = b""
 
     def locate(self, row: int) -> RowOrigin:
         """Where the chunk's ``row``-th row came from. Raises IndexError."""

@@ -227,6 +227,7 @@ class ShardQueue:
         if sent:
             self.in_flight[chunk.id] = flight
             self.in_flight_bytes += chunk.size
+            chunk.let_go_of_frame()
         return sent
 
     def redispatch(self, now: float) -> int:
@@ -333,7 +334,7 @@ class ShardQueue:
             sink=self.sink,
             shard=self.shard,
             slot=flight.slot,
-            length=len(flight.chunk.frame),
+            length=flight.chunk.length,
             first_row=0,
             rows=flight.chunk.rows,
             attempt=flight.attempt,

@@ -6,12 +6,15 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 from headrace.chain.build import ChainOutput, SupervisorChain
 from headrace.checkpoint.ack import AckRef
 from headrace.checkpoint.checkpointer import Checkpointer
-from headrace.errors import SourceError
+from headrace.errors import HeadraceError, SourceError
 from headrace.handoff.sink_handoff import SinkHandoff
 from headrace.record import (
+    BadRecord,
     BatchOrigin,
     Drained,
     Lane,
@@ -165,7 +168,7 @@ class Intake:
         for emission in output.emissions:
             handoff = self._handoffs[emission.sink]
             handoff.push_batch(emission.rows, emission.keys, emission.index, origin, ack, now)
-            self._left_out(emission.sink, key, origin, ack)
+            self._left_out(emission.sink, key, batch, origin, ack)
         ack.deliver()
 
     def _read(self, key: Batch, output: ChainOutput, ack: AckRef) -> None:
@@ -182,15 +185,36 @@ class Intake:
             ack.share()
             self._acknowledgements.write_letters([Letter("", -1, bad) for bad in dead], ack.deliver)
 
-    def _left_out(self, sink: int, key: Batch, origin: BatchOrigin, ack: AckRef) -> None:
+    def _left_out(self, sink: int, key: Batch, batch: PayloadBatch, origin: BatchOrigin, ack: AckRef) -> None:
         """Rows that did not survive encoding."""
         handoff = self._handoffs[sink]
         if (fatal := handoff.take_fatal()) is not None:
-            self._host.fail(str(fatal))
-        bad = handoff.take_bad()
-        for one in bad:
-            self._accounts.left_out(key, bisect_left(origin.ends, one.position + 1), one.policy)
-        letters = [Letter(self._sinks[sink], -1, one) for one in bad if one.policy is OnError.DEAD_LETTER]
+            self._host.fail(_fatal_words(self._sinks[sink], fatal))
+        letters = []
+        for one in handoff.take_bad():
+            record = bisect_left(origin.ends, one.position + 1)
+            self._accounts.left_out(key, record, one.policy)
+            if one.policy is OnError.DEAD_LETTER:
+                raw = one.raw or _raw(batch, origin, record)
+                letters.append(Letter(self._sinks[sink], -1, msgspec.structs.replace(one, raw=raw)))
         if letters:
             ack.share()
             self._acknowledgements.write_letters(letters, ack.deliver)
+
+
+def _raw(batch: PayloadBatch, origin: BatchOrigin, record: int) -> bytes:
+    """The bytes of a record as the source had them."""
+    if batch.payloads is not None and len(batch.payloads) == len(origin.ends):
+        return bytes(batch.payloads[record])
+    if batch.block is None:
+        return b""
+    first = origin.ends[record - 1] if record else batch.start
+    return batch.block[first - batch.start : origin.ends[record] - batch.start].strip(b"\r\n")
+
+
+def _fatal_words(sink: str, fatal: BadRecord | HeadraceError) -> str:
+    if isinstance(fatal, BadRecord):
+        return (
+            f"sink {sink}: partition {fatal.partition}, position {fatal.position}, stage {fatal.stage}: {fatal.cause}"
+        )
+    return f"sink {sink}: {fatal}"

@@ -74,6 +74,7 @@ class RunRequest(msgspec.Struct, kw_only=True):
     effective: EffectiveSettings
     state: Path
     workers: int
+    workers_reason: str = ""
     shards: int | None = None
     json: bool = False
     out_fd: int = 1

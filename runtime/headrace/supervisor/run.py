@@ -135,7 +135,8 @@ class _Run:
         self._log.info(
             "starting", incarnation=recovered.incarnation, watermarks=recovered.watermarks,
             in_flight=len(recovered.in_flight), held=shown, survivors_killed=killed,
-            losses=sum(recovered.losses.values()),
+            losses=sum(recovered.losses.values()), workers=self._request.workers,
+            workers_because=self._request.workers_reason,
         )  # fmt: skip
 
     def _turn(
@@ -185,7 +186,7 @@ class _Run:
                 case "stop":
                     loop.log.info("told to stop; draining", by="control socket")
                     loop.stop(time.monotonic())
-                    return {"ok": {}}
+                    return {"ok": {"drain_timeout": self._settings.drain.timeout}}
                 case verb:
                     return {"error": f"unknown verb {verb!r}; known are status and stop"}
 

@@ -37,7 +37,7 @@ def test_a_sent_chunk_is_in_the_lowest_slot_and_its_bell_says_all(bench: Bench) 
     ((worker, bell),) = bench.port.bells
     flight = bench.queue.in_flight[ONE]
     assert worker == W0
-    assert (bell.sink, bell.shard, bell.slot, bell.length) == (0, 3, 0, len(sent.frame))
+    assert (bell.sink, bell.shard, bell.slot, bell.length) == (0, 3, 0, sent.length)
     assert (bell.first_row, bell.rows, bell.attempt, bell.free_slots) == (0, 5, 1, 2)
     assert bell.token == flight.token
     assert bench.port.slots[0] == sent.frame

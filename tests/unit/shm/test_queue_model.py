@@ -145,7 +145,9 @@ class QueueModel(RuleBasedStateMachine):
     def a_slot_keeps_its_bytes_until_it_is_freed(self) -> None:
         """(HR-13)"""
         for flight in self.queue.in_flight.values():
-            assert self.bench.port.slots[flight.slot] == flight.chunk.frame
+            held = self.bench.port.slots[flight.slot]
+            assert (int(held.split()[1]), len(held)) == (flight.chunk.id, flight.chunk.length)
+            assert flight.chunk.frame == b"", "the bytes are kept twice"
 
     @invariant()
     def tokens_live_and_gates_are_closed_just_where_they_must(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from headrace.record import (
     BadRecord,
@@ -57,12 +56,6 @@ class FakeContext:
         after.kept = dict(self.kept)
         after.time = self.time + 5.0
         return after
-
-
-class Opened(Protocol):
-    """What `Run` needs of a source."""
-
-    def open(self, ctx: FakeContext) -> None: ...
 
 
 class Run:

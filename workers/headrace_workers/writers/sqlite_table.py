@@ -114,4 +114,3 @@ class Insert:
                 if not db.in_transaction:  # the table says ON CONFLICT ROLLBACK: the others are found by the next try
                     return reasons
         return reasons
-
