@@ -40,7 +40,7 @@ $(VENV)/.lint: $(VENV)/.test
 demo: $(VENV)/.base
 	@rm -rf demo-output && mkdir demo-output
 	cd demo-output && env -u HEADRACE_CI -u HEADRACE_SCALE \
-		../$(BIN)/headrace run ../examples/flights.py --workers 2 --state state
+		../$(BIN)/headrace run "$(CURDIR)/examples/flights.py" --workers 2 --state state
 	@$(BIN)/python examples/what_landed.py demo-output/flights.db
 
 test: $(VENV)/.test

@@ -29,6 +29,9 @@ written with a unit (`256KiB`, `1MB`), durations too (`50ms`, `2m`); a duration 
 `${{VAR}}`, `${{VAR:-default}}` and `${{VAR:?message}}` are expanded in values.
 
 `HEADRACE_STATE` is no setting: it gives the state directory where `--state` does not.
+
+In this version nothing acts on `breaker.*`, `fleet.max_rss`, `lease.max_losses` and `admin.listen`: they are checked, and kept for the
+versions that bring endpoints, recycling, quarantine and the HTTP server.
 """
 
 

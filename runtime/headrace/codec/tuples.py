@@ -53,7 +53,7 @@ class TupleMaker:
                 )
             return values
         if isinstance(row, dict):
-            return self._of_loose_dict(cast("dict[Any, Any]", row))
+            return self._of_loose_dict(row)  # pyright: ignore[reportUnknownArgumentType] - keys are looked at there
         if isinstance(row, msgspec.Struct):
             self._refuse_others([name for name in row.__struct_fields__ if name not in self._known], "field")
             return tuple(getattr(row, name, None) for name in self._names)

@@ -39,6 +39,14 @@ def _mark(file: OpenFile) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
+def _stored_size(file: OpenFile) -> int:
+    """For showing progress only: 0 for a file that is gone."""
+    try:
+        return file.path.stat().st_size
+    except OSError:
+        return 0
+
+
 class FileLane:
     """Hands out the rest of one file's content, once. The watch tells it when its file has grown or is another."""
 
@@ -46,6 +54,7 @@ class FileLane:
         self._ctx = ctx
         self._reading = reading
         self.known = known
+        self._size = _stored_size(file)
         self.path: Path | None = file.path
         self.file: OpenFile = file
         self.head = head
@@ -372,6 +381,14 @@ class FileLane:
         if isinstance(self._content, CompressedContent) and self._content.whole:
             return self._content.taken
         return self._mark[0] if self._mark is not None else 0
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes as stored: read, and in all when the lane was made."""
+        if self.exhausted:
+            return self._size, self._size
+        if isinstance(self._content, CompressedContent):
+            return min(self._content.taken, self._size), self._size
+        return (0 if self.file.packed else min(self.known.position, self._size)), self._size
 
     def forget_path(self) -> None:
         """The file is under no name that is known."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SourceError
 from headrace.record import LaneId, OnError, PartitionId, SourceContext, SourceEvent
 from headrace.sources.compression import Compression
-from headrace.sources.discovery import format_suffix
+from headrace.sources.discovery import check_paths, find_files, format_suffix
 from headrace.sources.file_lane import Reading
 from headrace.sources.splitting import CsvRecords, Lines
 from headrace.sources.watch import FileWatch
@@ -125,6 +125,20 @@ class Files:
             on_error=self.on_error,
             compression="auto" if self.compression is None else self.compression.value,
         )
+
+    def check(self) -> None:
+        """Refuse, before anything is started, what `open` would refuse. Raises `SourceError` naming the path."""
+        check_paths(self.paths)
+        found = find_files(self.paths)
+        if not found and not self.follow:
+            raise SourceError(f"{', '.join(self.paths)}: no file matches; correct the path")
+        for path in found:
+            if not os.access(path, os.R_OK):
+                raise SourceError(f"{path}: cannot be read (permission denied); correct its rights")
+
+    def progress(self) -> tuple[int, int] | None:
+        """Bytes as stored: read, and in all; None while following, which has no end."""
+        return None if self.follow or self._watch is None else self._watch.progress()
 
     def open(self, ctx: SourceContext) -> None:
         """Find the files. Raises `SourceError` naming a path that is not there or cannot be read."""

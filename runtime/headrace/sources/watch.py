@@ -97,6 +97,11 @@ class FileWatch:
     def lanes_of(self, ids: Iterable[LaneId]) -> list[FileLane]:
         return self._table.of_ids(ids)
 
+    def progress(self) -> tuple[int, int]:
+        """Bytes as stored: read, and in all."""
+        done = [lane.progress() for lane in self._table.lanes.values()]
+        return sum(read for read, _ in done), sum(size for _, size in done)
+
     def commit(self, positions: Mapping[PartitionId, int]) -> None:
         self._table.commit(positions)
 

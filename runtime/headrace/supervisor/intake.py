@@ -68,6 +68,7 @@ class Intake:
         self._max_records = max_records
         self._max_pending = max_pending
         self._lanes: dict[LaneId, Lane] = {}
+        self._epochs: dict[PartitionId, int] = {}
         self._ready: list[LaneId] = []
         self._empty: set[LaneId] = set()
         self._paused = False
@@ -99,7 +100,8 @@ class Intake:
 
     def _assign(self, lane: Lane) -> None:
         self._lanes[lane.id] = lane
-        self._checkpointer.begin(lane.partition, 1, self._watermarks.get(lane.partition, 0))
+        epoch = self._epochs[lane.partition] = self._epochs.get(lane.partition, 0) + 1
+        self._checkpointer.begin(lane.partition, epoch, self._watermarks.get(lane.partition, 0))
         self._ready.append(lane.id)
         if self._paused:
             self._source.pause([lane.id])

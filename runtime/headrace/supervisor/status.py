@@ -46,6 +46,10 @@ def status_of(loop: Loop, pipeline: str) -> RunStatus:
     status.oldest_unacked_seconds = round(loop.parts.checkpointer.oldest_unacked(loop.now), 3)
     status.inflight_bytes = loop.parts.budget.used
     status.max_inflight_bytes = loop.parts.budget.limit
+    progress = getattr(loop.source, "progress", None)
+    done = progress() if progress is not None and loop.source_open else None
+    if done is not None:
+        status.read_bytes, status.total_bytes = done
     status.waiting = [
         f"sink {loop.parts.sink_names[sink]}, shard {shard}: {why}"
         for one in me
