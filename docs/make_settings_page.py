@@ -30,8 +30,8 @@ written with a unit (`256KiB`, `1MB`), durations too (`50ms`, `2m`); a duration 
 
 `HEADRACE_STATE` is no setting: it gives the state directory where `--state` does not.
 
-In this version nothing acts on `breaker.*`, `fleet.max_rss`, `lease.max_losses` and `admin.listen`: they are checked, and kept for the
-versions that bring endpoints, recycling, quarantine and the HTTP server.
+In this version nothing acts on `breaker.*`, `fleet.max_rss`, `lease.max_losses` and `admin.listen`: they are checked,
+and kept for the versions that bring endpoints, recycling, quarantine and the HTTP server.
 """
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import difflib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, get_type_hints
 
@@ -127,7 +127,7 @@ class Pipeline:
         return self._with_operator(OperatorKind.INSPECT, fn, on_error, name)
 
     def map_batch(
-        self, fn: Callable[[list[Any]], Iterable[Any]], on_error: Policy = None, name: str | None = None
+        self, fn: Callable[[list[Any]], Collection[Any]], on_error: Policy = None, name: str | None = None
     ) -> Pipeline:
         """Replace a list of records by a list of equal length; None in it leaves that record out.
 

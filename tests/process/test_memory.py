@@ -4,7 +4,6 @@ import gzip
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.process.run_headrace import Headrace

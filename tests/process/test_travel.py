@@ -289,9 +289,7 @@ UNUSED_AND_UNABLE_TO_TRAVEL.close()
         ("queue.Queue()", "a lock cannot be given to another process"),
     ],
 )
-def test_a_captured_object_that_cannot_travel_is_named_with_its_operator(
-    tmp_path: Path, made: str, named: str
-) -> None:
+def test_a_captured_object_that_cannot_travel_is_named_with_its_operator(tmp_path: Path, made: str, named: str) -> None:
     """V01"""
     source = f"""
         import queue, sqlite3, threading

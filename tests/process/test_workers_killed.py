@@ -1,8 +1,8 @@
 """Workers that die are replaced, and their chunks handed out again from their slots: nothing is read twice."""
 
 import json
-import random
 import os
+import random
 import shutil
 import signal
 import sqlite3

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any, Final, Protocol, TypeGuard
 
 import msgspec
+from msgspec import inspect
 
 from headrace.chain.cause import FATAL
 from headrace.chain.csv_records import CsvDecoder
@@ -68,8 +69,11 @@ def decoder_of(source: DecodedSource, policy: OnError) -> Decoder:
 
 def json_decoder(decode: Any) -> msgspec.json.Decoder[Any]:
     """A JSON decoder for the type, ``dict`` meaning any JSON. Raises `ConfigError`."""
+    kind = Any if decode is dict else decode
     try:
-        return msgspec.json.Decoder(Any if decode is dict else decode)
+        if isinstance(inspect.type_info(kind), inspect.CustomType):
+            raise TypeError("it has no fields that are known")
+        return msgspec.json.Decoder(kind)
     except (TypeError, NameError, msgspec.MsgspecError) as error:
         raise ConfigError(f"decode={_label(decode)} is no type that JSON can be decoded into: {error}") from None
 

@@ -87,7 +87,9 @@ def examine(prepared: Prepared, explain: bool) -> CheckReport:
     _examine_connectors(report, prepared)
     built = _examine_chain(report, prepared)
     if built is not None and explain:
-        report.explanation = built.explain()
+        from headrace.chain.explain import explain as explain_chain
+
+        report.explanation = explain_chain(built)
     report.exit_code = REFUSED if report.problems else COMPLETE
     return report
 
@@ -138,10 +140,10 @@ def _examine_connectors(report: CheckReport, prepared: Prepared) -> None:
 
 def _examine_chain(report: CheckReport, prepared: Prepared) -> BuiltChain | None:
     """Generate the chain and pack what goes to the workers, so that what cannot travel is refused by name."""
-    from headrace.supervisor.parts import pack
+    from headrace.supervisor.parts import default_policy, pack
 
     pipeline = prepared.loaded.pipeline
-    on_error = pipeline.on_error or prepared.effective.settings.on_error
+    on_error = default_policy(pipeline, prepared.effective)
     built: BuiltChain | None = _attempt(report, lambda: pipeline.build(on_error=on_error))
     if built is not None:
         _attempt(report, lambda: pack(built, list(pipeline.sinks.items()), prepared.loaded.modules_root))

@@ -8,8 +8,10 @@ theirs.
 
 from __future__ import annotations
 
+import decimal
 import re
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +34,8 @@ class TypedRows:
         self._rows: Any = list.__class_getitem__(self._row)
         self._untyped = columns is None or set(columns.types) <= {"any", "any?"}
         self._tuples = None if columns is None else TupleMaker(columns)
+        floats = () if columns is None else (at for at, kind in enumerate(columns.types) if kind in {"float", "float?"})
+        self._floats = [itemgetter(at) for at in floats]
         self._group = _decoder(self._rows)
 
     def decode(self, body: memoryview | bytes, count: int) -> Decoded:
@@ -49,7 +53,11 @@ class TypedRows:
             return rows, []
         try:
             tuples = self._tuples.make(rows)
-            return (tuples if self._untyped else msgspec.convert(tuples, self._rows)), []
+            if self._untyped:
+                return tuples, []
+            if not self._would_round(tuples):
+                return msgspec.convert(tuples, self._rows), []
+            return one_by_one(rows, self._convert_one, self._explain)
         except BAD_ROW:
             return one_by_one(rows, self._convert_one, self._explain)
 
@@ -60,10 +68,18 @@ class TypedRows:
     def _convert_one(self, row: Any) -> Any:
         assert self._tuples is not None
         made = self._tuples.make_one(row)
+        if self._untyped:
+            return made
         try:
-            return made if self._untyped else msgspec.convert(made, self._row)
+            if not self._would_round([made]):
+                return msgspec.convert(made, self._row)
         except msgspec.ValidationError:
-            return self._decode_one(_encode(ext.with_big_ints(made)))
+            pass
+        return self._decode_one(_encode(ext.with_big_ints(made)))
+
+    def _would_round(self, tuples: list[tuple[Any, ...]]) -> bool:
+        """Whether there is a decimal in a column of floats, which convert would round and a frame refuses."""
+        return any(decimal.Decimal in set(map(type, map(value_of, tuples))) for value_of in self._floats)
 
     def _explain(self, message: str) -> str:
         """Name the column that msgspec counts."""

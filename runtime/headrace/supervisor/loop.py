@@ -29,6 +29,7 @@ from headrace.supervisor.turning import TurningClock
 from headrace.supervisor.worker_handle import Phase, WorkerHandle
 
 _RETRY_SOURCE = 1.0
+_ASK_PAUSE = 0.02
 _LONGEST_WAIT = 3600.0
 
 
@@ -99,6 +100,7 @@ class Loop:
         self._flushed: dict[tuple[int, int], tuple[int, int]] = {}
         self._again: list[tuple[float, Callable[[], None]]] = []
         self._next_status = 0.0
+        self._ask_source_at = 0.0
         self._lost_at: dict[int, tuple[float, int]] = {}
         self.hysteresis = Hysteresis(parts.settings.backpressure)
         self.commits = Commits(
@@ -158,8 +160,9 @@ class Loop:
         return min(max(0.0, min(waits, default=_LONGEST_WAIT)), _LONGEST_WAIT)
 
     def _source_due(self) -> float | None:
+        """When the source wants to be asked; not at once again after it had nothing, or its lanes may not be polled."""
         due = self.source.next_due()
-        return None if due is None else due - self._clock.skipped
+        return None if due is None else max(due - self._clock.skipped, self._ask_source_at)
 
     def _hear(self, key: selectors.SelectorKey, now: float, real: float) -> None:
         if isinstance(key.data, ControlServer):
@@ -223,7 +226,11 @@ class Loop:
         due = self.source.next_due()
         if due is not None and due <= time.monotonic():
             self._intake.look()
-        if not self._intake.poll(now) and not paused:
+        if self._intake.poll(now):
+            self._ask_source_at = now
+            return
+        self._ask_source_at = now + _ASK_PAUSE
+        if not paused:
             self._idle(now)
 
     def _say_handed_out(self) -> None:

@@ -19,6 +19,7 @@ from headrace.codec.columns import Columns
 from headrace.codec.records import LinesCodec, RecordsCodec
 from headrace.codec.rows import Codec, JsonLines, MsgpackRows, RawRows
 from headrace.config.feasibility import Plan
+from headrace.config.load import EffectiveSettings
 from headrace.config.settings import Settings
 from headrace.config.worker_plan import SinkPlan, WorkerPlan
 from headrace.errors import ConfigError
@@ -28,6 +29,7 @@ from headrace.handoff.routing import Router
 from headrace.handoff.sink_handoff import HandoffSettings, SinkHandoff
 from headrace.lease.fences import CompletionFences, WorkerAttribution
 from headrace.lease.handoff import LeaseFailures, LeaseKey
+from headrace.pipeline import Pipeline
 from headrace.record import ChunkId, OnError
 from headrace.shm.queue import ShardQueue, SlotTable
 from headrace.sinks.base import Sink
@@ -171,6 +173,13 @@ def _encoder(built: BuiltChain, sink: Sink, columns: Columns | None) -> RowEncod
         Codec.RAW: RawRows,
     }
     return encoders[sink.codec]()
+
+
+def default_policy(pipeline: Pipeline, effective: EffectiveSettings) -> OnError:
+    """What is done about a bad record where nothing nearer says it: flag, environment and file before the pipeline."""
+    if effective.origins.get("on_error", "default") != "default":
+        return effective.settings.on_error
+    return pipeline.on_error or effective.settings.on_error
 
 
 def pack(built: BuiltChain, sinks: list[tuple[str, Sink]], modules_root: Any) -> bytes:

@@ -29,7 +29,7 @@ from headrace.supervisor.fleet import Fleet
 from headrace.supervisor.journal import Journal, Recovered
 from headrace.supervisor.launch import Launcher
 from headrace.supervisor.loop import Loop
-from headrace.supervisor.parts import Parts, pack
+from headrace.supervisor.parts import Parts, default_policy, pack
 from headrace.supervisor.report import RunReport, RunRequest, RunStatus
 from headrace.supervisor.signals import SignalNotes
 from headrace.supervisor.state_dir import StateDirectory, SupervisorEntry, WorkerEntry, open_state
@@ -79,7 +79,7 @@ class _Run:
         for _, sink in sinks:
             sink.check()
         _check_source(source)
-        on_error = request.pipeline.on_error or self._settings.on_error
+        on_error = default_policy(request.pipeline, request.effective)
         built = request.pipeline.build(on_error=on_error)
         packed = pack(built, sinks, request.loaded.modules_root)
         with contextlib.ExitStack() as stack:

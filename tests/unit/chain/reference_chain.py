@@ -1,4 +1,4 @@
-"""A chain as a reader of the documentation would write it: one record after the other, with a `try` around each call."""
+"""A chain as a reader of the documentation would write it: record after record, with a `try` around each call."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,108 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.chain.fused import Flow, FusedChain, Targets
-from headrace.chain.operators import OperatorCounts, OperatorKind, Step
+from headrace.chain.operators import OperatorKind, Step
 from headrace.chain.worker_chain import Carry, WorkerChain
 from headrace.errors import RecordError
 from headrace.record import OnError
+from tests.unit.chain.random_chains import SINKS, K, chains, check_counts
 from tests.unit.chain.reference_chain import Expected, Reference
 
-ERRORS = (ValueError, KeyError, StopIteration, SystemExit, RecursionError, RecordError, GeneratorExit, AssertionError)
-SINKS = ("a", "b", "c")
-K = OperatorKind
-
-
-class Trips:
-    """A function that raises for some values: a class of its own, so that each step can hold another."""
-
-    def __init__(self, remainder: int, error: type[BaseException], then: Callable[[int], Any]) -> None:
-        self.remainder = remainder
-        self.error = error
-        self.then = then
-
-    def __call__(self, value: int) -> Any:
-        if value % 11 == self.remainder:
-            raise self.error(f"no {value}")
-        return self.then(value)
-
-
-class Children:
-    """A generator that gives ``value % 4`` children and may raise after some of them."""
-
-    def __init__(self, remainder: int, error: type[BaseException]) -> None:
-        self.remainder = remainder
-        self.error = error
-
-    def __call__(self, value: int) -> Iterator[int]:
-        for child in range(value % 4):
-            if value % 11 == self.remainder and child == self.remainder % 3:
-                raise self.error(f"no child of {value}")
-            yield value + child
-
-
-def batch(values: list[int], fault: int) -> list[int | None]:
-    if sum(values) % 6 == fault:
-        raise ValueError("no such batch")
-    if sum(values) % 6 == fault + 1:
-        return [*values, 0]
-    return [None if value % 5 == 4 else value + 1 for value in values]
-
-
-def route(value: int) -> Any:
-    return ("a", "b", ["c", "a", "c"], None, [], "nowhere", 5, ("b",), ["a", "nowhere"])[value % 9]
-
-
-THEN: dict[OperatorKind, Callable[[int], Any]] = {
-    K.MAP: lambda value: value * 3 + 1,
-    K.FILTER: lambda value: value % 3,
-    K.INSPECT: lambda value: "ignored",
-    K.SHARD_BY: lambda value: None if value % 7 == 0 else value % 7,
-    K.SPLIT: route,
-}
-
-
-def function_of(kind: OperatorKind, remainder: int, error: type[BaseException]) -> Any:
-    if kind is K.MAP_BATCH:
-        return lambda values: batch(values, remainder)
-    if kind is K.FLAT_MAP:
-        return Children(remainder, error) if remainder % 2 else lambda value: [value] * (value % 3)
-    return Trips(remainder, error, THEN[kind])
-
-
-@st.composite
-def chains(draw: st.DrawFn, *, ends: tuple[OperatorKind, ...] = (), keyed: bool = True) -> list[Step]:
-    kinds = draw(
-        st.lists(st.sampled_from([K.MAP, K.FILTER, K.FLAT_MAP, K.INSPECT, K.MAP_BATCH]), min_size=0, max_size=6)
-    )
-    if keyed and draw(st.booleans()):
-        kinds.insert(draw(st.integers(0, len(kinds))), K.SHARD_BY)
-    kinds += draw(st.sampled_from([[], *([end] for end in ends)]))
-    policies = [OnError.SKIP] * 3 + [OnError.DEAD_LETTER] * 3 + [OnError.FAIL]
-    return [
-        Step(
-            kind,
-            function_of(kind, draw(st.integers(0, 12)), draw(st.sampled_from(ERRORS))),
-            f"{number}_{kind}",
-            draw(st.sampled_from(policies)),
-        )
-        for number, kind in enumerate(kinds, start=1)
-    ]
-
-
 values_strategy = st.lists(st.integers(0, 200), max_size=30)
-
-
-def check_counts(found: list[OperatorCounts], expected: Expected) -> None:
-    for counts in found:
-        wanted = expected.counts[counts.name]
-        assert counts.read + counts.made == counts.out + counts.filtered + counts.bad, counts
-        assert counts.made >= 0
-        assert (counts.read, counts.out, counts.filtered, counts.bad) == (
-            wanted["read"],
-            wanted["out"],
-            wanted["filtered"],
-            wanted["bad"],
-        ), counts
 
 
 def check_flow(flow: Flow, filtered: int, expected: Expected) -> None:
@@ -189,9 +95,7 @@ def raising(error: BaseException) -> Callable[[object], object]:
 def test_one_exception_instance_raised_again_and_again_is_told_apart_and_does_not_grow() -> None:
     error = ValueError("shared")
     fail = raising(error)
-    chain = FusedChain(
-        steps_of(lambda value: value if value % 2 else fail(value), lambda value: fail(value)), "test"
-    )
+    chain = FusedChain(steps_of(lambda value: value if value % 2 else fail(value), fail), "test")
 
     flow = chain.run(list(range(6)))
 
@@ -208,7 +112,10 @@ def test_one_exception_instance_raised_again_and_again_is_told_apart_and_does_no
         (raising(ValueError("\udcff")), "ValueError: \\udcff"),
         (raising(RecordError("too odd")), "too odd"),
         (raising(type("Panic", (BaseException,), {})("at src/lib.rs")), "Panic: at src/lib.rs"),
-        (raising(type("Mute", (Exception,), {"__str__": lambda self: 1 / 0})()), "Mute: (its text cannot be made: Zero"),
+        (
+            raising(type("Mute", (Exception,), {"__str__": lambda self: 1 / 0})()),
+            "Mute: (its text cannot be made: Zero",
+        ),
     ],
 )
 def test_whatever_an_operator_raises_is_the_cause_of_one_bad_record(broken: Any, cause: str) -> None:

@@ -14,7 +14,9 @@ from headrace.codec import ext
 from headrace.codec.records import LinesCodec, RecordsCodec
 from headrace.errors import CorruptFrameError, RecordError
 
-ZONES = st.sampled_from([None, dt.UTC, dt.timezone(dt.timedelta(hours=5, minutes=45)), zoneinfo.ZoneInfo("Europe/Paris")])
+ZONES = st.sampled_from(
+    [None, dt.UTC, dt.timezone(dt.timedelta(hours=5, minutes=45)), zoneinfo.ZoneInfo("Europe/Paris")]
+)
 FINITE = decimal.Decimal("1E+400"), decimal.Decimal("-0.00"), decimal.Decimal("Infinity"), decimal.Decimal("1.10")
 
 scalars = (
@@ -95,7 +97,7 @@ def test_a_record_that_contains_itself_is_a_bad_record() -> None:
     record: list[Any] = []
     record.append(record)
 
-    with pytest.raises(RecordError | RecursionError):
+    with pytest.raises((RecordError, RecursionError)):
         RecordsCodec().encode([record])
 
 

@@ -73,7 +73,10 @@ def test_one_column_is_a_tuple_of_one() -> None:
     [
         (("a", 1), "a row has 2 values and the sink 3 columns: name, count, price"),
         (("a", 1, 1.5, 2), "a row has 4 values"),
-        ({"name": "a", "price": 1.5, 'x"; DROP TABLE t': 1}, "the key 'x\"; DROP TABLE t', and the sink no such column"),
+        (
+            {"name": "a", "price": 1.5, 'x"; DROP TABLE t': 1},
+            "the key 'x\"; DROP TABLE t', and the sink no such column",
+        ),
         (Other("a", 1.5, "red"), "the field 'colour', and the sink no such column"),
         ("abc", "a row is a tuple, a list, a dict or a Struct, not str"),
         (None, "not NoneType"),
