@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -170,10 +170,15 @@ class Headrace:
         return path
 
     def run(
-        self, *arguments: str | Path, limit: float = LIMIT, env: Mapping[str, str] | None = None, stdin: bytes = b""
+        self,
+        *arguments: str | Path,
+        limit: float = LIMIT,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        under: Sequence[str] = (),
     ) -> Finished:
         """Any verb, to its end."""
-        return self.start(*arguments, env=env, stdin=stdin).wait(limit)
+        return self.start(*arguments, env=env, stdin=stdin, under=under).wait(limit)
 
     def run_pipeline(self, pipeline: Path, *more: str | Path, limit: float = LIMIT) -> Finished:
         """``run PIPELINE`` on this folder's state directory with a report, to its end."""
@@ -183,8 +188,14 @@ class Headrace:
         """``run PIPELINE`` on this folder's state directory, with a report."""
         return self.start("run", pipeline, "--state", self.state, "--json", *more)
 
-    def start(self, *arguments: str | Path, env: Mapping[str, str] | None = None, stdin: bytes | int = b"") -> Running:
-        """Any verb. ``stdin`` is what it can read, or a descriptor."""
+    def start(
+        self,
+        *arguments: str | Path,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes | int = b"",
+        under: Sequence[str] = (),
+    ) -> Running:
+        """Any verb. ``stdin`` is what it can read, or a descriptor; ``under`` is a command that becomes it."""
         number = len(self._started)
         out, err, given = (self.folder / f"{name}.{number}" for name in ("stdout", "stderr", "stdin"))
         if isinstance(stdin, bytes):
@@ -192,7 +203,7 @@ class Headrace:
         with out.open("wb") as stdout, err.open("wb") as stderr, given.open("a+b") as read:
             read.seek(0)
             process = subprocess.Popen(
-                [COMMAND, *map(str, arguments)],
+                [*under, COMMAND, *map(str, arguments)],
                 cwd=self.folder,
                 env={**os.environ, _MARK: self._mark, **(env or {})},
                 stdin=stdin if isinstance(stdin, int) else read,

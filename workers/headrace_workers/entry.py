@@ -52,13 +52,13 @@ def main(descriptors: list[int], body: bytes) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
+        _end_children()
         os._exit(status)
 
 
 def _become_worker(life_fd: int, descriptors: list[int]) -> None:
     os.dup2(2, 1)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    _ignore_signals()
     life.arm(f"/proc/self/fd/{life_fd}")
     os.close(life_fd)
     fleet = descriptors[3]
@@ -67,6 +67,20 @@ def _become_worker(life_fd: int, descriptors: list[int]) -> None:
             os.set_inheritable(descriptor, descriptor == fleet)  # a fork that outlives us must be found by its lock
     faulthandler.enable()
     faulthandler.register(DUMP_SIGNAL, all_threads=True)
+
+
+def _ignore_signals() -> None:
+    """A service manager signals the whole group; a worker stops when its supervisor says so."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _end_children() -> None:
+    """Nothing that user code started outlives its worker."""
+    with contextlib.suppress(OSError):
+        for thread in Path("/proc/self/task").iterdir():
+            for child in (thread / "children").read_text(encoding="ascii").split():
+                os.kill(int(child), signal.SIGKILL)  # our own child, not reaped: the number is still its
 
 
 def _last_words(acks: AckPipe, error: BaseException) -> None:
@@ -96,6 +110,7 @@ class Worker:
         self._stdout = stdout
         self._reader = DoorbellReader()
         self._chain, self._sinks = travel.unpack(plan.packed)
+        _ignore_signals()  # the pipeline's own modules may have set handlers
         self._slabs = [MappedSlab(fd, plan.slots, plan.slot_bytes) for fd in slabs]
         for fd in slabs:
             os.close(fd)
@@ -123,6 +138,7 @@ class Worker:
         beats = threading.Thread(target=self._beat, name="headrace-beats", daemon=True)
         beats.start()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._on_fault)
         os.set_blocking(self._doorbell, False)
         loop.add_reader(self._doorbell, self._on_doorbell)
         tasks = [loop.create_task(shard.run()) for shard in self._shards.values()]
@@ -175,6 +191,14 @@ class Worker:
         else:
             await writer.close()
 
+    def _on_fault(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback failed: this process is not trusted to go on."""
+        error = context.get("exception")
+        text = "".join(traceback.format_exception(error)) if error is not None else str(context.get("message"))
+        sys.stderr.write(text)
+        self._acks.broken(_tail(text))
+        os._exit(1)
+
     # -- the doorbell
 
     def _on_doorbell(self) -> None:
@@ -213,7 +237,8 @@ class Worker:
         pause = threading.Event()
         while True:
             pause.wait(self._plan.fleet.beat_interval)
-            self._acks.beat(self._sign_of_life())
+            with contextlib.suppress(RuntimeError):  # a table changed while it was read: the next beat tells
+                self._acks.beat(self._sign_of_life())
 
     def _sign_of_life(self) -> bytes:
         now = time.monotonic()

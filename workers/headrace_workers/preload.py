@@ -19,13 +19,14 @@ import dill
 import msgspec
 import xxhash
 
-import headrace.chain.travel
-import headrace.codec.rows
-import headrace.config.settings
-import headrace.shm.pipes
-import headrace.shm.records
-import headrace.shm.slab
+import headrace
+import headrace.sinks
+import headrace.sources
 import headrace_workers.entry
+import headrace_workers.writers.blackhole
+import headrace_workers.writers.ndjson_files
+import headrace_workers.writers.sqlite
+import headrace_workers.writers.stdout
 from headrace_workers import life
 
 __all__ = [

@@ -123,10 +123,14 @@ def connect(path: Path) -> sqlite3.Connection:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         os.close(fd)
         db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
-        mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-        if mode != "wal":
-            raise StateError(f"{path}: the file system gives no write-ahead log (journal_mode is {mode})")
-        db.execute("PRAGMA synchronous=FULL").fetchone()
+        try:
+            mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+            if mode != "wal":
+                raise StateError(f"{path}: the file system gives no write-ahead log (journal_mode is {mode})")
+            db.execute("PRAGMA synchronous=FULL").fetchone()
+        except BaseException:
+            db.close()
+            raise
     except sqlite3.DatabaseError as error:
         raise StateError(
             f"{path}: {error}; it is kept as it is: repair it, move it away, or use another --state"
@@ -210,8 +214,9 @@ def _processes(db: sqlite3.Connection, kind: str) -> list[ProcessIdentity]:
 def _in_flight(db: sqlite3.Connection, incarnation: int) -> list[InFlightLease]:
     """The last lease of each chunk that has no end."""
     rows = db.execute(
-        "SELECT sink, shard, chunk, worker, pid FROM ledger AS lease WHERE kind = 'lease' AND incarnation = ?1"
-        " AND NOT EXISTS (SELECT 1 FROM ledger WHERE incarnation = ?1 AND chunk = lease.chunk AND seq > lease.seq)"
+        "SELECT sink, shard, chunk, worker, pid FROM ledger AS lease WHERE kind = 'lease' AND incarnation = ?"
+        " AND NOT EXISTS (SELECT 1 FROM ledger AS later WHERE later.incarnation = lease.incarnation"
+        " AND later.chunk = lease.chunk AND later.seq > lease.seq)"
         " ORDER BY sink, shard, chunk",
         (incarnation,),
     )
@@ -380,7 +385,7 @@ class Journal:
             if letters:
                 self._write_letters(letters)
             self._write_state(ops)
-        except (sqlite3.Error, OSError, StateError) as error:
+        except Exception as error:  # noqa: BLE001 - a thread that dies in silence would hang every commit
             if len(ops) > 1:
                 for op in ops:
                     self._write([op])
@@ -416,7 +421,7 @@ class Journal:
             return
         self._since_prune = 0
         self._db.execute(
-            "DELETE FROM ledger WHERE seq < (SELECT max(seq) FROM ledger) - ?1 AND (incarnation < ?2 OR kind <> 'lease'"
+            "DELETE FROM ledger WHERE seq < (SELECT max(seq) FROM ledger) - ? AND (incarnation < ? OR kind <> 'lease'"
             " OR EXISTS (SELECT 1 FROM ledger AS later WHERE later.incarnation = ledger.incarnation"
             " AND later.chunk = ledger.chunk AND later.seq > ledger.seq))",
             (LEDGER_KEEP, self._incarnation),

@@ -39,6 +39,7 @@ from headrace.supervisor.process import ProcessIdentity
 
 PRELOAD = "headrace_workers.preload"
 _STATUS_WAIT_MS = 20
+_SWITCH_INTERVAL = 0.0005
 _MASKED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 
 
@@ -94,6 +95,8 @@ class Launcher:
         self._answers: deque[Started | StartFailed] = deque()
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         forkserver.set_forkserver_preload([PRELOAD])
+        # Starting a process is two dozen system calls, and after each this thread waits for the busy loop to let go.
+        sys.setswitchinterval(_SWITCH_INTERVAL)
         self._thread = threading.Thread(target=self._serve, name="headrace-launcher", daemon=True)
         self._thread.start()
 
@@ -237,7 +240,18 @@ def _reap_server() -> None:
 
 
 def _stop_tracker() -> None:
+    """End the tracker too: it goes by itself when nobody holds its pipe, but is not waited for beyond a moment."""
     tracker = resource_tracker._resource_tracker
-    if getattr(tracker, "_pid", None) is not None:
-        with contextlib.suppress(ChildProcessError, OSError):
-            tracker._stop()
+    pid, fd = tracker._pid, tracker._fd
+    if pid is None:
+        return
+    tracker._pid = tracker._fd = None
+    os.close(fd)
+    pidfd = os.pidfd_open(pid)
+    try:
+        if not process.wait_gone(pidfd, 1.0):
+            process.kill_pidfd(pidfd)
+    finally:
+        os.close(pidfd)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)

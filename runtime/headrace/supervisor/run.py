@@ -94,7 +94,7 @@ class _Run:
             killed = state.take_fleet_lock(recovered.workers, recovered.helpers)
             state.clear_run()
             plan = self._plan(recovered, len(sinks), db)
-            _drop_spools(state)
+            state.drop_spools()
             self._say_recovered(recovered, killed)
             closing.pop_all()
             journal = Journal(
@@ -147,6 +147,7 @@ class _Run:
         life_read, life_write = os.pipe2(os.O_CLOEXEC)
         stack.callback(os.close, life_read)
         stack.callback(os.close, life_write)
+        stack.callback(state.clear_run)
         launcher = Launcher(state.run, life_read)
         stack.callback(launcher.close, self._settings.fleet.kill_timeout)
         loop = Loop(
@@ -174,6 +175,8 @@ class _Run:
         self._report.incarnation = recovered.incarnation
         loop.run()
         self._end(loop, journal)
+        if loop.fleet.all_gone and not loop.acks.letters_pending:
+            state.drop_spools()
 
     def _status(self, loop: Loop) -> RunStatus:
         return status_of(loop, self._request.pipeline.name)
@@ -241,12 +244,6 @@ def _check_source(source: Any) -> None:
             check()
         except SourceError as error:
             raise ConfigError(f"source: {error}") from None
-
-
-def _drop_spools(state: StateDirectory) -> None:
-    """Under at-least-once, what was spooled and not collected belongs to chunks that replay."""
-    for spool in state.dead_letters.glob("*.spool"):
-        spool.unlink(missing_ok=True)
 
 
 def _wait_readable(fd: int, deadline: float) -> None:

@@ -86,6 +86,11 @@ class StateDirectory:
         for folder in (self.run, self.dead_letters):
             folder.mkdir(mode=0o700, exist_ok=True)
 
+    def drop_spools(self) -> None:
+        """What was spooled and not collected belongs to chunks that replay: at least once keeps nothing of it."""
+        for spool in self.dead_letters.glob("*.spool"):
+            spool.unlink(missing_ok=True)
+
     def take_fleet_lock(
         self, workers: list[ProcessIdentity], helpers: list[ProcessIdentity], wait: float = FLEET_LOCK_WAIT
     ) -> int:

@@ -98,10 +98,27 @@ class _Database:
         folder = os.path.dirname(self._path) or "."  # noqa: PTH120 - beside other uses of the path as a text
         if not os.path.isdir(folder):  # noqa: PTH112 - as above
             raise SinkError(f"{self._path}: there is no folder {folder}; make it first", error_class=ErrorClass.FATAL)
-        with self._my_turn():
+        with self._my_turn(needed=not self._stands_already()):
             self._connected()
         assert self._columns is not None
         return self._columns
+
+    def _stands_already(self) -> bool:
+        """Whether nothing is to be made. Then a new worker need not wait for a turn before it is ready."""
+        if not os.path.exists(self._path):  # noqa: PTH110 - as in open
+            return False
+        try:
+            db = sqlite3.connect(f"file:{urllib.parse.quote(self._path)}?mode=rw", uri=True, timeout=0.0)
+        except sqlite3.Error:
+            return False
+        try:
+            (mode,) = db.execute("PRAGMA journal_mode").fetchone()
+            table = db.execute("SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)", (self._sink.table,)).fetchone()
+            return bool(mode == "wal" and table)
+        except sqlite3.Error:
+            return False
+        finally:
+            db.close()
 
     def write(self, rows: list[tuple[object, ...]]) -> None:
         """One transaction. Raises `RejectedRows` or `SinkError`, the file as it was before."""
@@ -125,10 +142,10 @@ class _Database:
     # -- inside the turn
 
     @contextlib.contextmanager
-    def _my_turn(self) -> Generator[None]:
+    def _my_turn(self, *, needed: bool = True) -> Generator[None]:
         """Hold the turn; any failure but a refused row closes the connection and says what it means."""
         try:
-            with self._turn.held(self._sink.timeout):
+            with self._turn.held(self._sink.timeout) if needed else contextlib.nullcontext():
                 try:
                     yield
                 except RejectedRows:
