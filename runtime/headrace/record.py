@@ -84,7 +84,7 @@ class PayloadBatch(msgspec.Struct, kw_only=True):
     keys: Sequence[bytes | str | None] | None = None
     event_times: Sequence[float] | None = None
     header: bytes | None = None
-    rejects: list[BadRecord] = msgspec.field(default_factory=list)
+    rejects: list[BadRecord] = msgspec.field(default_factory=list[BadRecord])
 
 
 class BatchOrigin(msgspec.Struct, frozen=True):

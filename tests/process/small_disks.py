@@ -10,6 +10,7 @@ import pytest
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MS_RDONLY, _MS_REMOUNT, _MNT_DETACH = 1, 32, 2
+_PAGE = 4096
 
 
 class SmallDisk:
@@ -19,13 +20,15 @@ class SmallDisk:
         self.path = path
         self._ballast = path / "ballast"
 
-    def fill(self) -> None:
-        """Leave not a byte, however often something is given back meanwhile."""
+    def fill(self, but_pages: int = 0) -> None:
+        """Leave not a byte, or so many pages."""
         with self._ballast.open("ab", buffering=0) as ballast:
             for size in (1 << 16, 1 << 12, 1):
                 with contextlib.suppress(OSError):
                     while True:
                         ballast.write(bytes(size))
+            if but_pages:
+                ballast.truncate((ballast.tell() // _PAGE - but_pages) * _PAGE)
 
     def free(self) -> None:
         """Give back what `fill` took."""

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import headrace
-from headrace import ConfigError, OnError, Pipeline
+from headrace import ConfigError, Delivery, OnError, Pipeline
 from headrace.sinks import Blackhole, Sqlite, Stdout
 from headrace.sources import Files
 
@@ -122,7 +122,7 @@ def test_stages_are_numbered_in_order_and_may_be_named() -> None:
         (lambda: Pipeline("x").build(on_error=OnError.FAIL), "the pipeline x has no source; call .source(Files(…))"),
         (lambda: start().build(on_error=OnError.FAIL), "the pipeline x has no sink; call .sink(…) and use what"),
         (
-            lambda: start().sink(Stdout(delivery="exactly_once")).build(on_error=OnError.FAIL),
+            lambda: start().sink(Stdout(delivery=Delivery.EXACTLY_ONCE)).build(on_error=OnError.FAIL),
             "sink main: Stdout cannot give delivery='exactly_once'",
         ),
     ],

@@ -39,8 +39,8 @@ class Prepared(msgspec.Struct, kw_only=True):
     index: array[int] | None = None
     filtered: int = 0
     filtered_rows: list[int] | None = None
-    skipped: list[RowOutcome] = msgspec.field(default_factory=list)
-    letters: list[SpoolEntry] = msgspec.field(default_factory=list)
+    skipped: list[RowOutcome] = msgspec.field(default_factory=list[RowOutcome])
+    letters: list[SpoolEntry] = msgspec.field(default_factory=list[SpoolEntry])
     fatal: RowOutcome | None = None
     spooled: bool = False
     spool_end: int = 0

@@ -5,43 +5,29 @@ Nothing that starts a thread on import belongs here: a fork of a threaded proces
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import faulthandler
 import gc
-import json
+import importlib
 import os
 import signal
-import sqlite3
-import traceback
 
-import dill
-import msgspec
-import xxhash
-
-import headrace
-import headrace.sinks
-import headrace.sources
-import headrace_workers.entry
-import headrace_workers.writers.blackhole
-import headrace_workers.writers.ndjson_files
-import headrace_workers.writers.sqlite
-import headrace_workers.writers.stdout
 from headrace_workers import life
 
-__all__ = [
-    "asyncio",
-    "concurrent",
+MODULES = (
+    "concurrent.futures.thread",
     "dill",
-    "faulthandler",
-    "headrace",
-    "headrace_workers",
     "json",
-    "msgspec",
     "sqlite3",
     "traceback",
-    "xxhash",
-]
+    "headrace",
+    "headrace.sinks",
+    "headrace.sources",
+    "headrace_workers.entry",
+    "headrace_workers.writers.blackhole",
+    "headrace_workers.writers.ndjson_files",
+    "headrace_workers.writers.sqlite",
+    "headrace_workers.writers.stdout",
+)
+"""Loaded by name: what a pipeline's own modules need is none of a worker's business, but is loaded once this way."""
 
 
 def _become_server() -> None:
@@ -51,6 +37,8 @@ def _become_server() -> None:
     holder, _, descriptor = os.environ.pop("HEADRACE_LIFE").partition(":")
     os.environ.pop("PYTHONSAFEPATH", None)
     life.arm(f"/proc/{holder}/fd/{descriptor}")
+    for name in MODULES:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
 

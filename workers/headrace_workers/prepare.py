@@ -12,9 +12,9 @@ import msgspec
 
 from headrace.codec.columns import Columns
 from headrace.codec.frame import iter_groups
+from headrace.codec.isolation import BAD_ROW
 from headrace.codec.rows import Codec, JsonLines, rows_converter, rows_decoder
 from headrace.codec.spool import SpoolEntry
-from headrace.errors import RecordError
 from headrace.record import OnError
 from headrace.shm.records import ChunkBell, RowOutcome
 from headrace.shm.slot import SlotContents
@@ -22,9 +22,6 @@ from headrace_workers.batch import Prepared
 
 if TYPE_CHECKING:
     from headrace.chain.build import WorkerChain
-
-
-BAD_ROW = (RecordError, msgspec.MsgspecError, UnicodeError, RecursionError, ValueError, TypeError, OverflowError)
 
 
 class Preparer:

@@ -40,7 +40,8 @@ def own_modules(root: Path) -> list[CarriedModule]:
     """The modules under ``root`` that are imported or named in their imports. Raises `ConfigError`."""
     folder = _Folder(root.resolve())
     found: dict[str, CarriedModule] = {}
-    waiting = [module for name, loaded in sys.modules.items() if (module := folder.loaded(name, loaded)) is not None]
+    loaded = [folder.loaded(name, module) for name, module in list(sys.modules.items())]
+    waiting = [module for module in loaded if module is not None]
     while waiting:
         module = waiting.pop()
         if module.name in found:
@@ -63,10 +64,10 @@ class _Folder:
             return None
         file = getattr(module, "__file__", None)
         if isinstance(file, str):
-            path = Path(file).resolve()
-            if path.suffix != ".py" or not self._is_here(path):
+            path = Path(file)
+            if path.suffix != ".py" or not self._is_here(path.resolve()):
                 return None
-            return _read(name, path, is_package=hasattr(module, "__path__"))
+            return _read(name, path, is_package=hasattr(module, "__path__"))  # its functions know it by this path
         for entry in _entries(module):
             if self._is_here(Path(entry).resolve()):
                 return CarriedModule(name, entry, True, None)

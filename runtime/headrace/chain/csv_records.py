@@ -32,7 +32,7 @@ class CsvDecoder:
     def __init__(self, decode: Any, policy: OnError) -> None:
         self._raw = decode is bytes
         self._policy = policy
-        self._convert: Callable[[dict[str, Any]], object] = dict if decode is dict else _converter(decode)
+        self._convert: Callable[[dict[str, Any]], object] = dict if decode in (dict, bytes) else _converter(decode)
         self._header = b""
         self._names: list[str] = []
 
@@ -117,8 +117,6 @@ def _ended(record: bytes) -> bytes:
 
 
 def _converter(decode: Any) -> Callable[[dict[str, Any]], object]:
-    if decode is bytes:
-        return dict
     try:
         empty_is_none = _nullable_without_text(decode)
     except (TypeError, NameError, msgspec.MsgspecError) as error:

@@ -102,7 +102,7 @@ def split_lines(block: bytes) -> list[bytes]:
 def line_ends(lines: list[bytes], start: int, end: int) -> array[int]:
     """One past the newline of each line; ``end`` is where the last one ends, with or without a newline."""
     numbers = range(start + 1, start + 1 + len(lines))
-    ends = array("q", map(operator.add, itertools.accumulate(map(len, lines)), numbers))
+    ends = array("q", list(map(operator.add, itertools.accumulate(map(len, lines)), numbers)))
     if ends:
         ends[-1] = end
     return ends

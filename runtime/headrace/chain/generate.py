@@ -5,8 +5,8 @@ The function takes a list iterator and calls each user function directly, one so
 from how much of the iterator is left. Called again with the same iterator it goes on with the next record.
 
 Two shapes. Where every row is a record of its own, a rejected row leaves the iterator's remaining length in the
-operator's list. Where rows may share a record (after a ``flat_map``), the loop carries the record's number ``i`` along
-and gives it out beside each row.
+operator's list, and nothing is done for the others. Where rows may share a record (after a ``flat_map``), or most are
+rejected, the loop carries the record's number ``i`` along and gives it out beside each row.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Program(msgspec.Struct, frozen=True):
 
     source: str
     steps: dict[int, int]
+    shape: Shape
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -57,6 +58,19 @@ class Compiled(msgspec.Struct, frozen=True):
     call: Callable[..., None]
     code: CodeType
     program: Program
+
+    @property
+    def shape(self) -> Shape:
+        return self.program.shape
+
+    def step_of(self, error: BaseException) -> int | None:
+        """The step that raised: by our frame nearest the head, for one instance may be raised again."""
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code is self.code:
+                return self.program.steps.get(trace.tb_lineno)
+            trace = trace.tb_next
+        return None
 
 
 def generate(steps: Sequence[Step], shape: Shape) -> Program:
@@ -81,6 +95,7 @@ def compile_program(
 class _Writer:
     def __init__(self, steps: Sequence[Step], shape: Shape) -> None:
         self._steps = steps
+        self._shape = shape
         self._tracked = shape.tracked
         self._has_key = shape.keyed or any(step.kind is OperatorKind.SHARD_BY for step in steps)
         self._keyed = shape.keyed
@@ -102,7 +117,7 @@ class _Writer:
         self._line(self._head())
         self._depth = 2
         self._body(0)
-        return Program("\n".join(self._lines) + "\n", self._step_lines)
+        return Program("\n".join(self._lines) + "\n", self._step_lines, self._shape)
 
     def _head(self) -> str:
         names, iterators = ["x"], ["rows"]

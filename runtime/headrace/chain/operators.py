@@ -75,16 +75,6 @@ class OperatorCounts(msgspec.Struct, kw_only=True):
             case OnError.FAIL:
                 self.failed += rows
 
-    def add(self, other: OperatorCounts) -> None:
-        """Take the other's counts in."""
-        self.read += other.read
-        self.made += other.made
-        self.out += other.out
-        self.filtered += other.filtered
-        self.skipped += other.skipped
-        self.dead_lettered += other.dead_lettered
-        self.failed += other.failed
-
 
 class FieldReader:
     """Reads one field of a record, be it a dict's or an attribute; a dict that lacks it is keyless."""

@@ -11,7 +11,8 @@ import msgspec
 
 from headrace.chain.decode import Decoder
 from headrace.chain.decoded import Decoded
-from headrace.chain.fused import Flow, FusedChain, Targets
+from headrace.chain.fused import FusedChain, Targets
+from headrace.chain.loop import Flow
 from headrace.chain.operators import OperatorCounts, Step
 from headrace.chain.output import ChainOutput, Emission, Failure
 from headrace.record import BadRecord, OnError, PayloadBatch

@@ -51,7 +51,7 @@ def load_pipeline(path: str | Path, env: Mapping[str, str] | None = None) -> Loa
     A Python file is imported under its own stem, its folder first on ``sys.path``, and both stay so. Raises
     `PipelineImportError` when the file raises, `ConfigError` for everything else that is wrong with it.
     """
-    file = Path(path).absolute()
+    file = Path(os.path.normpath(Path(path).absolute()))
     if not file.is_file():
         hint = "it is a directory" if file.is_dir() else "there is no such file"
         raise ConfigError(f"cannot read the pipeline {path}: {hint}; PIPELINE is a Python or TOML file")

@@ -37,8 +37,8 @@ class AcknowledgementsHost(Protocol):
 class _Said(msgspec.Struct):
     """What a worker said about rows of a chunk before its `Done`."""
 
-    outcomes: dict[int, RowOutcome] = msgspec.field(default_factory=dict)
-    filtered: set[int] = msgspec.field(default_factory=set)
+    outcomes: dict[int, RowOutcome] = msgspec.field(default_factory=dict[int, RowOutcome])
+    filtered: set[int] = msgspec.field(default_factory=set[int])
 
 
 class Acknowledgements:
@@ -206,7 +206,7 @@ class Acknowledgements:
             acks.fail(f"the spool of {worker.name} cannot be read: {error}")
             self._host.fail(f"{worker.spool}: {error.strerror}; dead letters of chunk {chunk.id} are there")
             return
-        letters = []
+        letters: list[Letter] = []
         for entry in entries:
             if entry.chunk != chunk.id:
                 continue

@@ -30,6 +30,7 @@ class Commits:
         self._waiting: dict[PartitionId, int] = {}
         self._under_way: dict[PartitionId, int] = {}
         self._next = 0.0
+        self._resting = False
         self.source: Source | None = None
         self.watermarks = watermarks
         self.last_failure = ""
@@ -46,12 +47,13 @@ class Commits:
         """Harvest and commit, when it is time."""
         if now >= self._next:
             self._next = now + self._interval
+            self._resting = False
             self.harvest()
 
     def harvest(self) -> None:
-        """Harvest and commit now."""
+        """Harvest and commit now; after a failure not before the next tick."""
         self._waiting.update(self._checkpointer.harvest())
-        if not self._waiting or self._under_way:
+        if not self._waiting or self._under_way or self._resting:
             return
         self._under_way, self._waiting = self._waiting, {}
         self._journal.commit(self._under_way, self._done, self._failed)
@@ -68,10 +70,12 @@ class Commits:
     def _failed(self, failure: JournalFailure) -> None:
         self._waiting = {**self._under_way, **self._waiting}
         self._under_way = {}
+        self._resting = True
+        failed = f"{failure.path}: {failure.reason}"
         if failure.lost:
-            self._fail(f"{failure.path}: {failure.reason}")
+            self._fail(failed)
             return
-        if failure.reason != self.last_failure:
+        if failed != self.last_failure:
             self._log.error("positions could not be written and will be tried again", path=str(failure.path),
                             cause=failure.reason)  # fmt: skip
-        self.last_failure = f"{failure.path}: {failure.reason}"
+        self.last_failure = failed

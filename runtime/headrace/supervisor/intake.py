@@ -192,7 +192,7 @@ class Intake:
         handoff = self._handoffs[sink]
         if (fatal := handoff.take_fatal()) is not None:
             self._host.fail(_fatal_words(self._sinks[sink], fatal))
-        letters = []
+        letters: list[Letter] = []
         for one in handoff.take_bad():
             record = bisect_left(origin.ends, one.position + 1)
             self._accounts.left_out(key, record, one.policy)

@@ -114,6 +114,10 @@ class JournalFailure(msgspec.Struct, frozen=True):
     lost: bool
 
 
+class NotNowError(StateError):
+    """A database that cannot be used now, and may be later."""
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """An autocommit connection to a state database, in WAL mode by its own answer.
 
@@ -132,12 +136,17 @@ def connect(path: Path) -> sqlite3.Connection:
             db.close()
             raise
     except sqlite3.DatabaseError as error:
-        raise StateError(
-            f"{path}: {error}; it is kept as it is: repair it, move it away, or use another --state"
-        ) from None
+        raise _unusable(path, error) from None
     except OSError as error:
         raise StateError(f"{path}: {error.strerror}; the state directory must be writable and ours") from None
     return db
+
+
+def _unusable(path: Path, error: sqlite3.DatabaseError) -> StateError:
+    damaged = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+    if damaged or not isinstance(error, sqlite3.OperationalError):
+        return StateError(f"{path}: {error}; it is kept as it is: repair it, move it away, or use another --state")
+    return NotNowError(f"{path}: {error}; is there space left, and is the disk sound?")
 
 
 def begin_incarnation(path: Path, pipeline: str) -> tuple[sqlite3.Connection, Recovered]:
@@ -150,9 +159,7 @@ def begin_incarnation(path: Path, pipeline: str) -> tuple[sqlite3.Connection, Re
         return db, _begin(db, path, pipeline)
     except sqlite3.DatabaseError as error:
         db.close()
-        raise StateError(
-            f"{path}: {error}; it is kept as it is: repair it, move it away, or use another --state"
-        ) from None
+        raise _unusable(path, error) from None
     except BaseException:
         db.close()
         raise
@@ -234,13 +241,17 @@ def read_leases(path: Path, limit: int) -> list[dict[str, object]]:
 
 
 class _Op(msgspec.Struct):
-    """One queued write: statements for ``state.db``, letters, and what the loop is told once it is durable."""
+    """One queued write: statements for ``state.db``, letters, and what the loop is told once it is durable.
 
-    statements: list[tuple[str, Sequence[object]]] = msgspec.field(default_factory=list)
-    positions: Mapping[Any, int] = msgspec.field(default_factory=dict)
-    letters: list[Letter] = msgspec.field(default_factory=list)
+    ``owed``: where it cannot be written, nothing later is written without it.
+    """
+
+    statements: list[tuple[str, Sequence[object]]] = msgspec.field(default_factory=list[tuple[str, Sequence[object]]])
+    positions: Mapping[Any, int] = msgspec.field(default_factory=dict[Any, int])
+    letters: list[Letter] = msgspec.field(default_factory=list[Letter])
     done: Callable[[], None] | None = None
     failed: Callable[[JournalFailure], None] | None = None
+    owed: bool = False
 
 
 _LEDGER_SQL = (
@@ -262,6 +273,7 @@ class Journal:
         self._queue: queue.SimpleQueue[_Op | None] = queue.SimpleQueue()
         self._told: deque[Callable[[], None]] = deque()
         self._since_prune = 0
+        self._owed: list[_Op] = []
         self.pending = 0
         self.record_failures = 0
         self.last_failure: JournalFailure | None = None
@@ -302,13 +314,20 @@ class Journal:
     def remember(self, identity: PartitionIdentity) -> None:
         """Keep how a partition is recognised; durable before any position queued after it."""
         sql = "INSERT OR REPLACE INTO partitions VALUES (?, ?)"
-        self._put(_Op(statements=[(sql, (identity.partition, identity.details))]))
+        self._put(_Op(statements=[(sql, (identity.partition, identity.details))], owed=True))
 
-    def process(self, kind: str, name: str, identity: ProcessIdentity, done: Callable[[], None] | None) -> None:
+    def process(
+        self,
+        kind: str,
+        name: str,
+        identity: ProcessIdentity,
+        done: Callable[[], None] | None,
+        failed: Callable[[JournalFailure], None] | None = None,
+    ) -> None:
         """Keep who runs for this incarnation (``worker`` or ``helper``)."""
         sql = "INSERT OR REPLACE INTO processes VALUES (?, ?, ?, ?, ?, ?)"
         row = (self._incarnation, kind, name, identity.boot_id, identity.pid, identity.start_ticks)
-        self._put(_Op(statements=[(sql, row)], done=done))
+        self._put(_Op(statements=[(sql, row)], done=done, failed=failed))
 
     def gone(self, identity: ProcessIdentity) -> None:
         """A recorded process was proved gone."""
@@ -390,7 +409,8 @@ class Journal:
                 for op in ops:
                     self._write([op])
                 return
-            self._tell_failure(ops[0], str(error), lost=isinstance(error, StateError))
+            self._owed += [op for op in ops if op.owed]
+            self._tell_failure(ops[0], str(error), lost=isinstance(error, StateError) and not isinstance(error, NotNowError))
         else:
             for op in ops:
                 self._tell(op.done)
@@ -402,13 +422,14 @@ class Journal:
             current = db.execute("SELECT value FROM meta WHERE key = 'incarnation'").fetchone()[0]
             if current != self._incarnation:
                 raise StateError(f"incarnation {current} has taken this state directory over")
-            for op in ops:
+            for op in [*self._owed, *ops]:
                 for sql, values in op.statements:
                     db.execute(sql, values)
                 if op.positions:
                     SqliteCheckpointStore(db).commit(self._incarnation, op.positions)
             self._prune(len(ops))
             db.execute("COMMIT")
+            self._owed.clear()
         except BaseException:
             with contextlib.suppress(sqlite3.Error):
                 db.execute("ROLLBACK")

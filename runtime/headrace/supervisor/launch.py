@@ -24,15 +24,11 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import multiprocess
-from multiprocess import forkserver, resource_tracker
-from multiprocess import process as mp_process
-from multiprocess.context import reduction
 
 from headrace.supervisor import process
 from headrace.supervisor.process import ProcessIdentity
@@ -43,6 +39,19 @@ _SWITCH_INTERVAL = 0.0005
 _MASKED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 
 
+# `multiprocess` says nothing of its types, and the server's state has no public face; its names are looked up here, so
+# that a version that has others fails when this module is loaded and not at the first death of a worker.
+_multiprocess: Any = importlib.import_module("multiprocess")
+_forkserver: Any = importlib.import_module("multiprocess.forkserver")
+_resource_tracker: Any = importlib.import_module("multiprocess.resource_tracker")
+_mp_process: Any = importlib.import_module("multiprocess.process")
+_reduction: Any = importlib.import_module("multiprocess.context").reduction
+_server: Any = _forkserver._forkserver
+_tracker: Any = _resource_tracker._resource_tracker
+_children: set[object] = _mp_process._children
+_dangling: set[object] = _mp_process._dangling
+
+
 class Inherited:
     """Descriptors that a worker gets with its first message, in this order."""
 
@@ -50,7 +59,7 @@ class Inherited:
         self.descriptors = list(descriptors)
 
     def __reduce__(self) -> tuple[Callable[..., list[int]], tuple[list[Any]]]:
-        return _detach_all, ([reduction.DupFd(fd) for fd in self.descriptors],)
+        return _detach_all, ([_reduction.DupFd(fd) for fd in self.descriptors],)
 
 
 def _detach_all(passed: list[Any]) -> list[int]:
@@ -94,7 +103,7 @@ class Launcher:
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._answers: deque[Started | StartFailed] = deque()
         self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        forkserver.set_forkserver_preload([PRELOAD])
+        _forkserver.set_forkserver_preload([PRELOAD])
         # Starting a process is two dozen system calls, and after each this thread waits for the busy loop to let go.
         sys.setswitchinterval(_SWITCH_INTERVAL)
         self._thread = threading.Thread(target=self._serve, name="headrace-launcher", daemon=True)
@@ -102,18 +111,18 @@ class Launcher:
 
     def ensure_server(self) -> ProcessIdentity | None:
         """See to it that a fork server runs; its identity when a new one was started. On the main thread, brief."""
-        server = forkserver._forkserver
+        server = _server
         before = server._forkserver_pid
-        resource_tracker.ensure_running()
+        _resource_tracker.ensure_running()
         with self._server_environment():
-            forkserver.ensure_running()
+            _forkserver.ensure_running()
         pid = server._forkserver_pid
         return process.identity_of(pid) if pid is not None and pid != before else None
 
     @contextlib.contextmanager
-    def _server_environment(self) -> Iterator[None]:
+    def _server_environment(self) -> Generator[None]:
         # The tracker must run before the mask is set: starting it would unblock TERM and INT again.
-        config = mp_process.current_process()._config
+        config = _mp_process.current_process()._config
         config["tempdir"] = f"/proc/self/fd/{self._run_fd}"  # any length of path fits a socket address this way
         os.environ["HEADRACE_LIFE"] = f"{os.getpid()}:{self._life_read_fd}"
         safe_path = os.environ.get("PYTHONSAFEPATH")
@@ -132,7 +141,7 @@ class Launcher:
 
     def kill_server(self) -> None:
         """End a fork server that does not answer; `ensure_server` starts the next. Its workers live on."""
-        pid = forkserver._forkserver._forkserver_pid
+        pid = _server._forkserver_pid
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)  # our own child, not yet reaped: the number is still its
@@ -180,16 +189,16 @@ class Launcher:
 
 
 def _fork(request: _Request) -> Started | StartFailed:
-    context = multiprocess.get_context("forkserver")
-    worker = context.Process(target=enter, name=request.name, args=(Inherited(request.descriptors), request.body))
+    context = _multiprocess.get_context("forkserver")
+    worker: Any = context.Process(target=enter, name=request.name, args=(Inherited(request.descriptors), request.body))
     try:
         with _hidden_main():
             worker.start()
     finally:
-        mp_process._children.discard(worker)
-        mp_process._dangling.discard(worker)
-    pid = worker.pid
-    server = forkserver._forkserver._forkserver_pid
+        _children.discard(worker)
+        _dangling.discard(worker)
+    pid: int = worker.pid
+    server = _server._forkserver_pid
     identity = process.identity_of(pid)
     if identity is None or process.parent_pid(pid) != server:
         return StartFailed(request.ticket, f"process {pid} ended before it could be watched")
@@ -206,7 +215,7 @@ def exit_words(status_fd: int) -> str:
     if not poll.poll(_STATUS_WAIT_MS):
         return "how is not known"
     try:
-        status = forkserver.read_signed(status_fd)
+        status = _forkserver.read_signed(status_fd)
     except (OSError, EOFError):
         return "how is not known: its fork server is gone"
     if status >= 0:
@@ -218,7 +227,7 @@ def exit_words(status_fd: int) -> str:
 
 
 @contextlib.contextmanager
-def _hidden_main() -> Iterator[None]:
+def _hidden_main() -> Generator[None]:
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -228,7 +237,7 @@ def _hidden_main() -> Iterator[None]:
 
 
 def _reap_server() -> None:
-    server = forkserver._forkserver
+    server = _server
     pid = server._forkserver_pid
     if pid is None:
         return
@@ -241,7 +250,7 @@ def _reap_server() -> None:
 
 def _stop_tracker() -> None:
     """End the tracker too: it goes by itself when nobody holds its pipe, but is not waited for beyond a moment."""
-    tracker = resource_tracker._resource_tracker
+    tracker = _tracker
     pid, fd = tracker._pid, tracker._fd
     if pid is None:
         return

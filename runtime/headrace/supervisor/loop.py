@@ -99,6 +99,7 @@ class Loop:
         self._intake: Intake | None = None
         self._flushed: dict[tuple[int, int], tuple[int, int]] = {}
         self._again: list[tuple[float, Callable[[], None]]] = []
+        self._has_terminal = os.isatty(0)  # asked now: of a terminal that was closed it would not be true
         self._next_status = 0.0
         self._ask_source_at = 0.0
         self._lost_at: dict[int, tuple[float, int]] = {}
@@ -187,7 +188,7 @@ class Loop:
                 pass
 
     def _signal(self, number: signal.Signals, real: float) -> None:
-        if number is signal.SIGHUP and not os.isatty(0):
+        if number is signal.SIGHUP and not self._has_terminal:
             self.log.warning("SIGHUP is ignored: settings are read at start")
             return
         if self.ending.requested and not self.failure:
@@ -449,7 +450,19 @@ class Loop:
         self._fleet_changed = True
 
     def record_process(self, kind: str, name: str, identity: ProcessIdentity, done: Callable[[], None] | None) -> None:
-        self.journal.process(kind, name, identity, done)
+        """However often it takes; a worker that is not recorded gets no chunk."""
+
+        def submit() -> None:
+            self.journal.process(kind, name, identity, done, failed)
+
+        def failed(failure: JournalFailure) -> None:
+            self.log.error("a process could not be recorded and will be later", process=name, pid=identity.pid,
+                           path=str(failure.path), cause=failure.reason)  # fmt: skip
+            if failure.lost:
+                self.fail(f"{failure.path}: {failure.reason}")
+            self.later(submit)
+
+        submit()
 
     def forget_process(self, identity: ProcessIdentity) -> None:
         self.journal.gone(identity)
@@ -465,12 +478,16 @@ class Loop:
                        cause=failure.reason)  # fmt: skip
         if failure.lost:
             self.fail(f"{failure.path}: {failure.reason}")
-        self._again.append((self.now + _RETRY_SOURCE, again))
+        self.later(again)
 
     def source_fault(self, reason: str, now: float) -> None:
         self.log.warning("the source failed and will be asked again", cause=reason)
         if self._intake is not None:
             self._again.append((now + _RETRY_SOURCE, self._intake.look))
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Try this again in a while."""
+        self._again.append((self.now + _RETRY_SOURCE, call))
 
     def _run_again(self, now: float) -> None:
         due = [call for when, call in self._again if when <= now]

@@ -31,7 +31,7 @@ class RunReport(msgspec.Struct, kw_only=True):
     chunks_redelivered: int = 0
     acks_refused: int = 0
     lease_record_failures: int = 0
-    watermarks: dict[str, int] = msgspec.field(default_factory=dict)
+    watermarks: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     seconds: float = 0.0
     error: str | None = None
 
@@ -54,14 +54,14 @@ class RunStatus(RunReport, kw_only=True):
     """The report while the run goes on: ``starting | running | paused | draining``."""
 
     pid: int = 0
-    workers: list[WorkerEntry] = msgspec.field(default_factory=list)
+    workers: list[WorkerEntry] = msgspec.field(default_factory=list[WorkerEntry])
     workers_ready: int = 0
     workers_wanted: int = 0
-    shards: list[ShardStatus] = msgspec.field(default_factory=list)
+    shards: list[ShardStatus] = msgspec.field(default_factory=list[ShardStatus])
     oldest_unacked_seconds: float = 0.0
     inflight_bytes: int = 0
     max_inflight_bytes: int = 0
-    waiting: list[str] = msgspec.field(default_factory=list)
+    waiting: list[str] = msgspec.field(default_factory=list[str])
     total_bytes: int | None = None
     read_bytes: int | None = None
 

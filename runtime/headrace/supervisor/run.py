@@ -6,8 +6,9 @@ import contextlib
 import os
 import selectors
 import socket
+import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -88,13 +89,14 @@ class _Run:
             self._log = open_log(
                 self._settings.log, path=request.log_path if request.live else None, pipeline=request.pipeline.name
             )
-            db, recovered = journals.begin_incarnation(state.database, request.pipeline.name)
             closing = stack.enter_context(contextlib.ExitStack())
-            closing.callback(db.close)
-            killed = state.take_fleet_lock(recovered.workers, recovered.helpers)
-            state.clear_run()
-            plan = self._plan(recovered, len(sinks), db)
-            state.drop_spools()
+            with _refusing(request.state):
+                db, recovered = journals.begin_incarnation(state.database, request.pipeline.name)
+                closing.callback(db.close)
+                killed = state.take_fleet_lock(recovered.workers, recovered.helpers)
+                state.clear_run()
+                plan = self._plan(recovered, len(sinks), db)
+                state.drop_spools()
             self._say_recovered(recovered, killed)
             closing.pop_all()
             journal = Journal(
@@ -169,7 +171,8 @@ class _Run:
         )  # fmt: skip
         if self._request.on_status is not None:
             loop.on_status = lambda: self._request.on_status(msgspec.to_builtins(self._status(loop)))
-        loop.control = ControlServer(state.control, self._answers(loop))
+        with _refusing(state.path):
+            loop.control = ControlServer(state.control, self._answers(loop))
         stack.callback(loop.control.close)
         loop.control.register(selector)
         self._report.incarnation = recovered.incarnation
@@ -209,16 +212,17 @@ class _Run:
         try:
             state.write_supervisor(entry)
         except OSError as error:
-            self._log.warning("supervisor.json could not be written", cause=str(error))
+            self._log.warning("supervisor.json could not be written and will be later", cause=str(error))
+            loop.later(loop.on_fleet_changed)
 
     def _end(self, loop: Loop, journal: Journal) -> None:
         """The final commit, and what the run comes to."""
         deadline = time.monotonic() + loop.ending.reserve
         loop.commits.harvest()
-        while journal.pending and time.monotonic() < deadline:
+        while (journal.pending or (not loop.failure and not loop.commits.settled)) and time.monotonic() < deadline:
             _wait_readable(journal.wake_fd, deadline)
             journal.collect()
-            loop.commits.harvest()
+            loop.commits.tick(time.monotonic())
         report = self._report
         report.seconds = round(time.monotonic() - loop.began, 3)
         totals_into(report, loop)
@@ -234,6 +238,15 @@ class _Run:
             report.state = "complete" if loop.drained and not loop.ending.requested else "drained"
             report.exit_code = 0
         self._log.info("ended", **{k: v for k, v in msgspec.to_builtins(report).items() if k != "pipeline"})
+
+
+@contextlib.contextmanager
+def _refusing(state: Path) -> Generator[None]:
+    """A state directory that cannot be written to now is refused, whatever it was that could not be written."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise StateError(f"{state} cannot be written to: {error}; free some space, or give another --state") from None
 
 
 def _check_source(source: Any) -> None:

@@ -60,7 +60,7 @@ def status_of(loop: Loop, pipeline: str) -> RunStatus:
 
 def _shards(loop: Loop) -> list[ShardStatus]:
     handoffs = loop.handoffs
-    shards = []
+    shards: list[ShardStatus] = []
     for (sink, shard), queue in loop.parts.queues.items():
         owner = loop.fleet.owner(shard)
         oldest = next(iter(queue.in_flight.values()), None)

@@ -241,6 +241,49 @@ def test_a_carried_record_that_is_none_of_its_type_is_bad_alone() -> None:
     assert [(one.row, one.stage, one.raw) for one in bad] == [(1, "decode", b'{"the key":"b","v":"x"}')]
 
 
+def test_a_carried_record_may_raise_whatever_it_likes_while_it_is_made() -> None:
+    class Picky(msgspec.Struct):
+        v: int
+
+        def __post_init__(self) -> None:
+            if self.v == 2:
+                raise ZeroDivisionError("two")
+
+    bodies = {
+        Carry.RECORDS: RecordsCodec().encode([{"v": 1}, {"v": 2}, {"v": 3}]),
+        Carry.LINES: b'{"v":1}\n{"v":2}\n{"v":3}\n',
+    }
+    pipelines = [start(Picky).shard_by(lambda one: one.v).map(same), start(Picky).shard_by("v").map(same)]
+    for pipeline in pipelines:
+        chain = built(pipeline.sink(Stdout()))
+        assert chain.worker is not None
+
+        records, bad = chain.worker.decode_group(memoryview(bodies[chain.carry]), 3)
+
+        assert records == [Picky(1), Picky(3)]
+        assert [(one.row, one.cause, one.raw) for one in bad] == [(1, "ZeroDivisionError: two", b'{"v":2}')]
+
+
+def test_a_group_that_is_no_group_is_corrupt() -> None:
+    for pipeline in (start(Item), start(dict)):
+        chain = built(pipeline.shard_by(lambda item: 1).map(same).sink(Stdout()))
+        assert chain.worker is not None
+
+        for body in (b"\xc1", RecordsCodec().encode([{}]), b""):
+            with pytest.raises(CorruptFrameError):
+                chain.worker.decode_group(memoryview(body), 2)
+
+
+def test_what_is_generated_can_be_read() -> None:
+    chain = built(start().map(same).shard_by(same).filter(same).sink(Stdout()))
+
+    (first, supervisor), (second, worker) = chain.generated
+
+    assert (first, second) == ("supervisor", "worker")
+    assert "x = f0(x)" in supervisor
+    assert "if not f0(x):" in worker
+
+
 def test_the_source_s_keys_go_with_their_records() -> None:
     chain = built(start().filter(lambda record: record["v"] != 3).flat_map(lambda r: [r["v"]] * r["v"]).sink(Stdout()))
     payloads = [b'{"v":1}', b"bad", b'{"v":2}', b'{"v":3}', b'{"v":0}', b'{"v":1}']

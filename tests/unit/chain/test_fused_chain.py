@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.chain.fused import Flow, FusedChain, Targets
+from headrace.chain.fused import FusedChain, Targets
+from headrace.chain.loop import Flow
 from headrace.chain.operators import OperatorKind, Step
 from headrace.chain.worker_chain import Carry, WorkerChain
 from headrace.errors import RecordError

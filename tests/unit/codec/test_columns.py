@@ -1,3 +1,5 @@
+"""Columns: from Structs and mappings, over the wire, and what cannot be columns."""
+
 import datetime as dt
 import decimal
 import enum
@@ -77,7 +79,7 @@ def test_columns_that_cannot_be_are_refused(names: tuple[str, ...], types: tuple
 
 
 def test_a_type_that_no_column_has_is_named() -> None:
-    with pytest.raises(ConfigError, match="column price: .*complex.* is no column type; known: any, str"):
+    with pytest.raises(ConfigError, match=r"column price: .*complex.* is no column type; known: any, str"):
         Columns.from_mapping({"price": complex})
 
 

@@ -1,3 +1,5 @@
+"""Frames: groups come out as they went in, and anything else is corrupt."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,8 @@
+"""Records on their way to a worker: exact, or a bad record."""
+
 import datetime as dt
 import decimal
 import enum
-import uuid
 import zoneinfo
 from typing import Any, NamedTuple
 

@@ -1,3 +1,5 @@
+"""Rows in each codec: column order, types, and what is refused."""
+
 import datetime as dt
 import decimal
 import json
@@ -105,7 +107,7 @@ def test_rows_of_wrong_types_are_named_by_row_and_column() -> None:
     assert rows_converter(COLUMNS)(rows) == ([rows[0], rows[2]], expected)
 
 
-MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5, 6)
+MOMENT = dt.datetime.fromisoformat("2020-01-02T03:04:05.000006")
 SAMPLES: dict[str, Any] = {
     "any": {"deep": [1, None]},
     "str": "é",

@@ -1,3 +1,5 @@
+"""The spool's format: a torn or damaged tail ends it, nothing else is lost."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -40,7 +40,7 @@ def test_a_sent_chunk_is_in_the_lowest_slot_and_its_bell_says_all(bench: Bench) 
     assert (bell.sink, bell.shard, bell.slot, bell.length) == (0, 3, 0, sent.length)
     assert (bell.first_row, bell.rows, bell.attempt, bell.free_slots) == (0, 5, 1, 2)
     assert bell.token == flight.token
-    assert bench.port.slots[0] == sent.frame
+    assert (bench.port.slots[0], sent.frame) == (b"chunk 1", b"")
     assert (flight.state, flight.worker, flight.published_at, flight.held_at) == (SlotState.PUBLISHED, W0, 7.0, None)
     assert bench.queue.in_flight_bytes == sent.size
 

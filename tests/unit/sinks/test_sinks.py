@@ -1,3 +1,5 @@
+"""Sinks as settings: their checks, paths and columns."""
+
 from pathlib import Path
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""Backoff: grows, is capped, and jitter only shortens."""
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,3 +1,5 @@
+"""The spool of a worker: durable when append returns, nothing kept of what failed."""
+
 import errno
 import os
 import threading

@@ -113,8 +113,8 @@ class _Database:
             return False
         try:
             (mode,) = db.execute("PRAGMA journal_mode").fetchone()
-            table = db.execute("SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)", (self._sink.table,)).fetchone()
-            return bool(mode == "wal" and table)
+            found = db.execute("SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)", (self._sink.table,))
+            return mode == "wal" and found.fetchone() is not None
         except sqlite3.Error:
             return False
         finally:
