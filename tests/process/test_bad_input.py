@@ -168,7 +168,11 @@ def test_a_pipeline_file_that_raises_gets_its_own_traceback_without_ours(headrac
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("x = 1\n", "no object named `pipeline`"), ("pipeline = 5\n", "`pipeline` is a int"), ("def f(:\n", "SyntaxError")],
+    [
+        ("x = 1\n", "no object named `pipeline`"),
+        ("pipeline = 5\n", "`pipeline` is a int"),
+        ("def f(:\n", "SyntaxError"),
+    ],
 )
 def test_a_pipeline_file_without_a_pipeline_is_refused(headrace: Headrace, text: str, told: str) -> None:
     pipeline = headrace.write("p.py", text)

@@ -193,7 +193,8 @@ def test_dead_letters_wait_for_room_and_nothing_passes_them(headrace: Headrace, 
     wait_for_a_watermark(running, headrace.state)
 
     disk.fill()
-    running.wait_until(lambda: "could not be written" in running.stderr or "cannot be kept" in running.stderr, "no room")
+    words = ("could not be written", "cannot be kept")
+    running.wait_until(lambda: any(one in running.stderr for one in words), "no room")
     disk.free()
     report = running.wait().expect(0).report
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 from array import array
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 
 import msgspec
 
@@ -27,7 +29,8 @@ class Prepared(msgspec.Struct, kw_only=True):
     """A chunk after its operators: what is to be written of it, and what was left out.
 
     ``rows`` for sinks that take rows, ``blocks`` (whole lines, maybe views into the slot) for those that take lines;
-    ``index`` maps a row to its row in the chunk, None where they are the same.
+    ``index`` maps a row to its row in the chunk, never falling, None where they are the same; ``children`` is each
+    row's place among those that its row in the chunk became, None where ``index`` still holds them all.
     """
 
     bell: ChunkBell
@@ -37,6 +40,7 @@ class Prepared(msgspec.Struct, kw_only=True):
     count: int = 0
     nbytes: int = 0
     index: array[int] | None = None
+    children: array[int] | None = None
     filtered: int = 0
     filtered_rows: list[int] | None = None
     skipped: list[RowOutcome] = msgspec.field(default_factory=list[RowOutcome])
@@ -49,8 +53,16 @@ class Prepared(msgspec.Struct, kw_only=True):
         """The chunk's row that became this row."""
         return row if self.index is None else self.index[row]
 
+    def child(self, row: int) -> int:
+        """The row's place among those that its row in the chunk became."""
+        if self.children is not None:
+            return self.children[row]
+        return 0 if self.index is None else place_among_children(self.index, row)
+
     def keep(self, kept: list[int], rows: list[object]) -> None:
         """Only these of its rows are left; ``rows`` are all of them, lines included."""
+        if self.index is not None or self.children is not None:
+            self.children = array("I", [self.child(row) for row in kept])
         self.index = array("I", [self.chunk_row(row) for row in kept])
         left = [rows[row] for row in kept]
         if self.rows is not None:
@@ -58,6 +70,11 @@ class Prepared(msgspec.Struct, kw_only=True):
         else:
             self.blocks = [b"".join(line for line in left if isinstance(line, bytes))]
         self.count = len(kept)
+
+
+def place_among_children(index: Sequence[int], row: int) -> int:
+    """A row's place among those with the same index, which never falls."""
+    return row - bisect_left(index, index[row])
 
 
 class Batcher:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace.chain.worker_chain import Carry, WorkerChain
 from headrace.codec.columns import Columns
 from headrace.codec.frame import iter_groups
 from headrace.codec.isolation import BAD_ROW
@@ -18,10 +19,10 @@ from headrace.codec.spool import SpoolEntry
 from headrace.record import OnError
 from headrace.shm.records import ChunkBell, RowOutcome
 from headrace.shm.slot import SlotContents
-from headrace_workers.batch import Prepared
+from headrace_workers.batch import Prepared, place_among_children
 
 if TYPE_CHECKING:
-    from headrace.chain.build import WorkerChain
+    from headrace.chain.output import WorkerOutput
 
 
 class Preparer:
@@ -91,17 +92,17 @@ class Preparer:
             for row, stage, cause, policy, raw in bad:
                 if low <= row < high:
                     work.leave_out(base + row, stage, cause, policy, partial(bytes, raw))
-            self._run_operators(work, *_cut(records, _places(base, count, bad), base + low, base + high))
+            kept, places = _cut(records, _places(base, count, bad), base + low, base + high)
+            result = chain.run(kept)
+            for row, stage, cause, policy in result.bad if result.fatal is None else [*result.bad, result.fatal]:
+                raw_of = (
+                    partial(_line, body, places[row] - base) if chain.carry is Carry.LINES else partial(_raw, kept[row])
+                )
+                work.leave_out(places[row], stage, cause, policy, raw_of)
+            if result.fatal is None:
+                self._take_result(work, result, kept, places)
 
-    def _run_operators(self, work: _Work, records: list[object], places: Any) -> None:
-        assert self._chain is not None
-        result = self._chain.run(records)
-        for row, stage, cause, policy in result.bad:
-            work.leave_out(places[row], stage, cause, policy, partial(_raw, records[row]))
-        if result.fatal is not None:
-            row, stage, cause, policy = result.fatal
-            work.leave_out(places[row], stage, cause, policy, partial(_raw, records[row]))
-            return
+    def _take_result(self, work: _Work, result: WorkerOutput, records: list[object], places: Sequence[int]) -> None:
         work.prepared.filtered += result.filtered_records
         if self._fan_out and result.filtered_records:
             gone = set(range(len(records))) - set(result.index or ()) - {one[0] for one in result.bad}
@@ -117,12 +118,15 @@ class Preparer:
             work.emit_rows(rows, index)
             return
         good, bad = self._convert_rows(rows)
-        if bad:
-            for row, cause in bad:
-                work.leave_out(index[row], "encode", cause, self._on_error, partial(_raw, rows[row]))
-            gone = {row for row, _ in bad}
-            index = [place for row, place in enumerate(index) if row not in gone]
-        work.emit_rows(good, index)
+        if not bad:
+            work.emit_rows(good, index)
+            return
+        for row, cause in bad:
+            child = place_among_children(index, row)
+            work.leave_out(index[row], "encode", cause, self._on_error, partial(_raw, rows[row]), child)
+        gone = {row for row, _ in bad}
+        left = [row for row in range(len(rows)) if row not in gone]
+        work.emit_rows(good, [index[row] for row in left], [place_among_children(index, row) for row in left])
 
     def _encode_lines(self, work: _Work, rows: list[object], index: Any) -> None:
         if not rows:
@@ -130,13 +134,14 @@ class Preparer:
         try:
             work.emit_lines(self._lines.encode(rows), index)
         except BAD_ROW:
-            for row, place in zip(rows, index, strict=True):
+            for at, (row, place) in enumerate(zip(rows, index, strict=True)):
+                child = place_among_children(index, at)
                 try:
                     line = self._lines.encode([row])
                 except BAD_ROW as error:
-                    work.leave_out(place, "encode", str(error), self._on_error, partial(_raw, row))
+                    work.leave_out(place, "encode", str(error), self._on_error, partial(_raw, row), child)
                 else:
-                    work.emit_lines(line, [place])
+                    work.emit_lines(line, [place], [child])
 
 
 class _Work:
@@ -146,21 +151,26 @@ class _Work:
         self.prepared = prepared
         self.filtered_rows: list[int] = []
         self._sink = sink
-        self._index: list[Iterable[int]] = []
+        self._index: list[Sequence[int]] = []
+        self._children: list[Sequence[int] | None] = []
 
-    def emit_rows(self, rows: list[object], index: Iterable[int]) -> None:
+    def emit_rows(self, rows: list[object], index: Sequence[int], children: Sequence[int] | None = None) -> None:
         assert self.prepared.rows is not None
         self.prepared.rows.extend(rows)
         self.prepared.count += len(rows)
         self._index.append(index)
+        self._children.append(children)
 
-    def emit_lines(self, block: bytes, index: Any) -> None:
+    def emit_lines(self, block: bytes, index: Sequence[int], children: Sequence[int] | None = None) -> None:
         assert self.prepared.blocks is not None
         self.prepared.blocks.append(block)
         self.prepared.count += len(index)
         self._index.append(index)
+        self._children.append(children)
 
-    def leave_out(self, row: int, stage: str, cause: str, policy: OnError, raw: Callable[[], bytes]) -> None:
+    def leave_out(
+        self, row: int, stage: str, cause: str, policy: OnError, raw: Callable[[], bytes], child: int = 0
+    ) -> None:
         outcome = RowOutcome(row, policy, stage, cause)
         prepared = self.prepared
         if policy is OnError.FAIL:
@@ -168,7 +178,7 @@ class _Work:
         elif policy is OnError.SKIP:
             prepared.skipped.append(outcome)
         else:
-            prepared.letters.append(letter(self._sink, prepared.bell, prepared.chunk, outcome, raw()))
+            prepared.letters.append(letter(self._sink, prepared, outcome, raw(), child))
 
     def finish(self) -> None:
         index = array("I")
@@ -176,22 +186,31 @@ class _Work:
             index.extend(part)
         if index != array("I", range(len(index))):
             self.prepared.index = index
+        if any(self._children):
+            self.prepared.children = self._all_children()
         if self.filtered_rows:
             self.prepared.filtered_rows = self.filtered_rows
 
+    def _all_children(self) -> array[int]:
+        children = array("I")
+        for index, its in zip(self._index, self._children, strict=True):
+            children.extend(its if its is not None else (place_among_children(index, row) for row in range(len(index))))
+        return children
 
-def letter(sink: str, bell: ChunkBell, chunk: int, outcome: RowOutcome, raw: bytes) -> SpoolEntry:
-    """A spool entry; the supervisor knows partition and position by the chunk's row."""
+
+def letter(sink: str, chunk: Prepared, outcome: RowOutcome, raw: bytes, child: int) -> SpoolEntry:
+    """A spool entry; the supervisor knows partition and position by the chunk's row. ``child``: the row's place among
+    those that the chunk's row became."""
     return SpoolEntry(
         sink=sink,
-        shard=bell.shard,
+        shard=chunk.bell.shard,
         partition="",
         position=-1,
-        child=0,
+        child=child,
         stage=outcome.stage,
         cause=outcome.cause,
         raw=raw,
-        chunk=chunk,
+        chunk=chunk.chunk,
         row=outcome.row,
     )
 
@@ -218,6 +237,11 @@ def _cut(items: list[object], places: Sequence[int], low: int, high: int) -> tup
     """Those whose place is at least ``low`` and below ``high``; places only grow."""
     first, last = bisect_left(places, low), bisect_left(places, high)
     return (items, places) if first == 0 and last == len(items) else (items[first:last], places[first:last])
+
+
+def _line(body: memoryview, row: int) -> bytes:
+    """A carried line as the source had it."""
+    return bytes(body).split(b"\n")[row]
 
 
 def _raw(record: object) -> bytes:

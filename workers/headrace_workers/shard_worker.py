@@ -344,7 +344,7 @@ class ShardWorker:
         for row, why in reasons.items():
             outcome = RowOutcome(one.chunk_row(row), self._on_error, "sink", why)
             if self._on_error is OnError.DEAD_LETTER:
-                one.letters.append(letter(self._sink_name, one.bell, one.chunk, outcome, _bytes_of(rows[row])))
+                one.letters.append(letter(self._sink_name, one, outcome, _bytes_of(rows[row]), one.child(row)))
                 one.spooled = False
             else:
                 one.skipped.append(outcome)
@@ -382,8 +382,8 @@ class ShardWorker:
                 Outcome.DELIVERED,
                 written=written,
                 filtered=one.filtered,
-                skipped=len(one.skipped),
-                dead_lettered=len(one.letters),
+                skipped=len({outcome.row for outcome in one.skipped}),
+                dead_lettered=len({entry.row for entry in one.letters}),
                 spool_end=one.spool_end,
             )
 

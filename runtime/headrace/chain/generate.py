@@ -131,9 +131,19 @@ class _Writer:
         return f"for {', '.join(names)} in {over}:"
 
     def _body(self, first: int) -> None:
+        last = len(self._steps) - 1
         for number in range(first, len(self._steps)):
             step = self._steps[number]
             match step.kind:
+                # The last call comes before anything is given out, so that a failure leaves the columns equally long.
+                case OperatorKind.MAP if number == last:
+                    self._call(number, f"add_row(f{number}(x))")
+                    self._emit(row=False)
+                    return
+                case OperatorKind.SHARD_BY if number == last:
+                    self._call(number, f"add_key(f{number}(x))")
+                    self._emit(key=False)
+                    return
                 case OperatorKind.MAP:
                     self._call(number, f"x = f{number}(x)")
                 case OperatorKind.INSPECT:
@@ -168,14 +178,15 @@ class _Writer:
         self._line(f"    r{number}({'i' if self._tracked else 'hint()'})")
         self._line("    continue")
 
-    def _emit(self) -> None:
-        if self._has_key:
+    def _emit(self, *, row: bool = True, key: bool = True) -> None:
+        if self._has_key and key:
             self._line("add_key(k)")
         if self._tracked:
             self._line("add_index(i)")
         if self._steps and self._steps[-1].kind is OperatorKind.SPLIT:
             self._line("add_target(t)")
-        self._line("add_row(x)")
+        if row:
+            self._line("add_row(x)")
 
     def _call(self, number: int, text: str) -> None:
         self._line(text)

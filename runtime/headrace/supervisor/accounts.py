@@ -49,7 +49,7 @@ class Accounts:
     """The books. Without fan-out they are sums; with it, one byte a record of each unresolved batch."""
 
     def __init__(self, *, fan_out: bool) -> None:
-        self._fan_out = fan_out
+        self.fan_out = fan_out
         self._open: dict[Batch, _Marks] = {}
         self.totals = Totals()
 
@@ -59,7 +59,7 @@ class Accounts:
         totals.records_in += records
         totals.skipped += skipped
         totals.dead_letters += dead
-        if self._fan_out:
+        if self.fan_out:
             self._open[batch] = _Marks(bytearray(decoded), records - skipped - dead)
         else:
             totals.filtered += filtered
@@ -67,7 +67,7 @@ class Accounts:
     def left_out(self, batch: Batch, record: int, outcome: OnError) -> None:
         """A row of this record was left out before the hand-over (encode, oversize)."""
         rank = _RANK[outcome]
-        if self._fan_out:
+        if self.fan_out:
             self._raise(self._open[batch].ranks, record, rank)
         elif rank == SKIPPED:
             self.totals.skipped += 1
@@ -84,7 +84,7 @@ class Accounts:
         """A chunk was delivered. ``segments``: for each batch, the record of each of the chunk's rows, in row order."""
         totals = self.totals
         totals.rows_written += counts["written"]
-        if not self._fan_out:
+        if not self.fan_out:
             totals.skipped += counts["skipped"]
             totals.dead_letters += counts["dead_lettered"]
             totals.filtered += counts["filtered"]

@@ -211,6 +211,8 @@ class Acknowledgements:
             if entry.chunk != chunk.id:
                 continue
             partition, position, child = chunk.locate(entry.row)
+            # A row may be the child of a child: each side's flat_map has its half of the number.
+            child = child + (entry.child << 32) if self._accounts.fan_out else entry.child
             record = BadRecord(
                 partition=PartitionId(partition),
                 position=position,

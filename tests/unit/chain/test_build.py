@@ -281,6 +281,7 @@ def test_what_is_generated_can_be_read() -> None:
 
     assert (first, second) == ("supervisor", "worker")
     assert "x = f0(x)" in supervisor
+    assert "add_key(f1(x))" in supervisor
     assert "if not f0(x):" in worker
 
 
