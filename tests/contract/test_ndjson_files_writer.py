@@ -3,7 +3,7 @@
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -175,6 +175,46 @@ def test_files_that_are_not_its_own_are_never_touched(out: Path, tmp_path: Path)
     assert {name: (out / name).read_bytes() for name in strange} == dict.fromkeys(strange, b"torn")
     assert (tmp_path / "victim").read_bytes() == b"torn"
     assert len(list(out.iterdir())) == len(strange) + 3
+
+
+def test_an_adopter_that_is_quicker_than_the_lock_costs_nothing(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between making a part and locking it, another worker may take the empty part for a dead one and remove it."""
+    real = fcntl.flock
+    left = [1]
+
+    def late(fd: int, operation: int) -> None:
+        if operation == fcntl.LOCK_EX and left:
+            left.pop()
+            with opened(out):
+                assert contents(out) == {}
+        real(fd, operation)
+
+    with opened(out) as writer:
+        monkeypatch.setattr(fcntl, "flock", late)
+        write(writer, b"1\n")
+
+    assert left == []
+    assert list(contents(out).values()) == [b"1\n"]
+
+
+def test_a_name_is_durable_before_the_hidden_one_is_removed(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def noting(call: str) -> Callable[..., object]:
+        real: Callable[..., object] = getattr(os, call)
+
+        def noted(*args: object, **kwargs: object) -> object:
+            calls.append(call)
+            return real(*args, **kwargs)
+
+        return noted
+
+    with opened(out) as writer:
+        write(writer, b"1\n")
+        for call in ("link", "fsync", "unlink"):
+            monkeypatch.setattr(os, call, noting(call))
+
+    assert calls == ["link", "fsync", "unlink", "fsync"]
 
 
 def test_a_part_that_was_removed_while_it_was_written_is_noticed(out: Path) -> None:

@@ -23,6 +23,7 @@ from headrace.errors import ErrorClass, RejectedRows, SinkError
 from headrace.sinks import Sqlite
 from headrace_workers.writers.base import SealedBatch, WriterContext
 from headrace_workers.writers.sqlite import SqliteWriter
+from headrace_workers.writers.turn import Turn
 
 
 @pytest.fixture
@@ -367,6 +368,42 @@ def test_a_lock_file_that_was_removed_keeps_nobody_out_or_in(path: Path) -> None
 
     assert query(path, "SELECT * FROM t ORDER BY rowid") == [(1,), (2,), (3,)]
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_turn_counts_only_on_the_lock_file_that_is_there(tmp_path: Path) -> None:
+    """Who waits for the lock of a file that is removed meanwhile must not share the turn with who makes it anew."""
+    lock = tmp_path / "x.lock"
+    old = os.open(lock, os.O_RDONLY | os.O_CREAT)
+    fcntl.flock(old, fcntl.LOCK_EX)
+    has_turn, checked = threading.Event(), threading.Event()
+
+    def take() -> None:
+        with Turn(str(lock)).held(30):
+            has_turn.set()
+            checked.wait(30)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    while not is_waited_for(lock):
+        thread.join(0.005)
+    lock.unlink()
+    os.close(old)
+    assert has_turn.wait(30)
+
+    new = os.open(lock, os.O_RDONLY | os.O_CREAT)
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(new, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        checked.set()
+        thread.join()
+        os.close(new)
+
+
+def is_waited_for(lock: Path) -> bool:
+    """Whether somebody waits in flock: the kernel lists waiters with an arrow."""
+    inode = f":{lock.stat().st_ino} "
+    return any("->" in line and inode in line for line in Path("/proc/locks").read_text(encoding="ascii").splitlines())
 
 
 @pytest.mark.parametrize(

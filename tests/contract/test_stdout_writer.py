@@ -157,9 +157,22 @@ def test_an_output_that_is_not_open_is_named_at_open() -> None:
 def test_the_output_may_be_a_file(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb", buffering=0) as file:
         file.write(b"before\n")
-        writer_to(file.fileno()).write(batch(b"1\n2\n", b"3\n"))
+        writer = writer_to(file.fileno())
+        writer.write(batch(b"1\n2\n", b"3\n"))
+        writer.close()
 
     assert (tmp_path / "out").read_bytes() == b"before\n1\n2\n3\n"
+
+
+def test_a_line_that_a_kill_tore_in_a_file_spoils_no_other(tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb", buffering=0) as file:
+        file.write(b'{"a":1}\n{"a":')
+        writer = writer_to(file.fileno())
+        writer.write(batch(b'{"a":2}\n'))
+        writer.write(batch(b'{"a":3}\n'))
+        writer.close()
+
+    assert (tmp_path / "out").read_bytes() == b'{"a":1}\n{"a":\n{"a":2}\n{"a":3}\n'
 
 
 @given(st.lists(st.integers(0, 9_000), max_size=8))

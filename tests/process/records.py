@@ -78,7 +78,8 @@ def letters(headrace: Headrace) -> list[LetterSeen]:
     db = sqlite3.connect(path)
     try:
         rows = db.execute(
-            "SELECT sink, partition, position, child, stage, cause, raw FROM letters ORDER BY partition, position, child"
+            "SELECT sink, partition, position, child, stage, cause, raw FROM letters"
+            " ORDER BY partition, position, child"
         )
         return [LetterSeen(*row) for row in rows]
     finally:

@@ -194,21 +194,26 @@ class Headrace:
         env: Mapping[str, str] | None = None,
         stdin: bytes | int = b"",
         under: Sequence[str] = (),
+        command: bool = True,
+        stderr: int | None = None,
     ) -> Running:
-        """Any verb. ``stdin`` is what it can read, or a descriptor; ``under`` is a command that becomes it."""
+        """Any verb. ``stdin`` is what it can read, or a descriptor; ``stderr`` a descriptor, else a file.
+
+        ``under`` is a command that becomes it; without ``command`` it is all that is started.
+        """
         number = len(self._started)
         out, err, given = (self.folder / f"{name}.{number}" for name in ("stdout", "stderr", "stdin"))
         if isinstance(stdin, bytes):
             given.write_bytes(stdin)
-        with out.open("wb") as stdout, err.open("wb") as stderr, given.open("a+b") as read:
+        with out.open("wb") as stdout, err.open("wb") as errors, given.open("a+b") as read:
             read.seek(0)
             process = subprocess.Popen(
-                [*under, COMMAND, *map(str, arguments)],
+                [*under, *([COMMAND] if command else []), *map(str, arguments)],
                 cwd=self.folder,
                 env={**os.environ, _MARK: self._mark, **(env or {})},
                 stdin=stdin if isinstance(stdin, int) else read,
                 stdout=stdout,
-                stderr=stderr,
+                stderr=errors if stderr is None else stderr,
             )
         running = Running(process, out, err, self.state)
         self._started.append(running)

@@ -1,5 +1,6 @@
 """Bad input through the real command: each kind gets what it is promised, and never a lost neighbour."""
 
+import gzip
 import os
 import sqlite3
 from contextlib import closing
@@ -100,7 +101,10 @@ def test_bad_records_of_every_kind_go_by_policy_and_all_neighbours_land(
 
 @pytest.mark.parametrize(
     ("side", "n"),
-    [*(("the supervisor", n) for n in bad_records("the supervisor")), *(("workers, of lines", n) for n in (23, 37, 53))],
+    [
+        *(("the supervisor", n) for n in bad_records("the supervisor")),
+        *(("workers, of lines", n) for n in (23, 37, 53)),
+    ],
 )
 def test_a_bad_record_under_fail_ends_the_run_with_its_place_and_the_reason(
     headrace: Headrace, side: str, n: int
@@ -145,7 +149,9 @@ def test_an_unknown_setting_is_refused_with_its_path_and_the_nearest_key(headrac
 
     finished = headrace.run("run", pipeline, "--state", headrace.state, *more, env=env).expect(2)
 
-    wrong, right = ("BATCH__MAX_ROW", "BATCH__MAX_ROWS") if given == "environment" else ("batch.max_row", "batch.max_rows")
+    wrong, right = (
+        ("BATCH__MAX_ROW", "BATCH__MAX_ROWS") if given == "environment" else ("batch.max_row", "batch.max_rows")
+    )
     assert right in finished.stderr
     assert wrong in finished.stderr.replace(right, "")
     assert "Traceback" not in finished.stderr
@@ -297,3 +303,46 @@ def _damage(database: Path, how: str) -> bytes:
             whole = b""
     database.write_bytes(whole)
     return whole
+
+
+@pytest.mark.parametrize("how", ["cut short", "broken inside"])
+def test_a_damaged_gzip_file_is_told_with_its_path_and_what_was_before_it_lands(headrace: Headrace, how: str) -> None:
+    """F10: what can be read is written; the rest is no silent end."""
+    first, second = (
+        gzip.compress("".join(f"{line}\n" for line in part).encode())
+        for part in (lines_of_numbers(COUNT)[:50], lines_of_numbers(COUNT)[50:])
+    )
+    damaged = {
+        "cut short": first + second[: len(second) // 2],
+        "broken inside": first + second[:40] + bytes(20) + second[60:],
+    }[how]
+    (headrace.folder / "in.ndjson.gz").write_bytes(damaged)
+    pipeline = headrace.write("p.py", chain(*IN_SUPERVISOR, source='Files("in.ndjson.gz", decode=Number)'))
+
+    finished = headrace.run_pipeline(pipeline, "--workers", "1")
+
+    assert f"{headrace.folder / 'in.ndjson.gz'}" in finished.expect(1).report["error"]
+    assert set(range(49)) <= set(landed(headrace))
+
+
+@pytest.mark.parametrize(
+    ("sink", "told"),
+    [
+        ('Sqlite("out.db", table="t")', "out.db"),
+        ('Sqlite("there.db", table="missing")', "missing"),
+        ('Sqlite("there.db", table="t", columns=["n", "other"])', "other"),
+    ],
+)
+def test_a_sink_that_does_not_fit_ends_the_run_before_anything_is_read(
+    headrace: Headrace, sink: str, told: str
+) -> None:
+    write_lines(headrace, lines_of_numbers(3))
+    with closing(sqlite3.connect(headrace.folder / "there.db")) as db:
+        db.execute("CREATE TABLE t (n INTEGER)")
+    pipeline = headrace.write("p.py", chain("map(lambda r: (r.n, 1))", f"sink({sink})"))
+
+    finished = headrace.run_pipeline(pipeline, "--workers", "2").expect(1)
+
+    assert told in finished.report["error"]
+    assert finished.report["records_in"] == 0
+    assert finished.stderr.count("Traceback") == 0

@@ -4,6 +4,7 @@ import os
 import signal
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def with_table(headrace: Headrace, *, count: int = COUNT) -> list[str]:
 
 INTO_TABLE = 'sink(Sqlite("out.db", table="t"))'
 
-SHAPES = {
+SHAPES: dict[str, tuple[tuple[str, ...], Callable[[int], list[tuple[int, int, int]]]]] = {
     "flat_map in the supervisor": (("flat_map(children)",), lambda n: [(n, c, c) for c in range(n % 4)]),
     "flat_map in workers, of lines": (
         ('shard_by("n")', "flat_map(children)"),
@@ -61,7 +62,7 @@ SHAPES = {
     ),
     "flat_map on both sides": (
         ("flat_map(children)", "shard_by(lambda row: row[1])", "flat_map(twice)"),
-        lambda n: [(n, c * 10 + d, None) for c in range(n % 4) for d in (0, 1)],
+        lambda n: [(n, c * 10 + d, -1) for c in range(n % 4) for d in (0, 1)],
     ),
     "filters on both sides": (
         ("filter(lambda r: r.n % 4 != 0)", "shard_by(lambda r: r.n)", "filter(lambda r: r.n % 4 != 2)",
@@ -253,3 +254,66 @@ def test_a_running_pipelines_books_balance_at_every_moment(headrace: Headrace) -
 
 def _drained(running: Running) -> dict[str, int]:
     return running.wait().expect(0).report
+
+
+BATCHES = """
+def broken(rows):
+    if any(r.n % 50 == 7 for r in rows):
+        raise LookupError("one of them")
+    return [(r.n, 1) for r in rows]
+
+SETTINGS["source.max_records"] = 20
+"""
+
+
+@pytest.mark.parametrize("before", [(), ("shard_by(lambda r: r.n // 20)",)], ids=["supervisor", "workers"])
+def test_a_batch_for_which_an_operator_raises_is_left_out_record_by_record(
+    headrace: Headrace, before: tuple[str, ...]
+) -> None:
+    lines = with_table(headrace)
+    pipeline = headrace.write("p.py", chain(*before, "map_batch(broken)", INTO_TABLE, more=BATCHES))
+
+    report = headrace.run_pipeline(pipeline, "--workers", "2", "--set", "on_error=dead_letter").expect(0).report
+
+    found = letters(headrace)
+    broken = [letter for letter in found if letter.stage == "1_map_batch"]
+    refused = [letter for letter in found if letter.stage == "sink"]
+    assert all("LookupError: one of them" in letter.cause for letter in broken)
+    assert {letter.position for letter in broken} >= {position_of(lines, n) for n in range(7, COUNT, 50)}
+    assert len({letter.position for letter in found}) == len(found) == report["dead_letters"]
+    assert report["records_in"] == COUNT == len(landed(headrace)) + len(broken) + len(refused)
+
+
+GIVEN_UP = """
+def wait(r):
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+
+SETTINGS |= {"retry.max_attempts": 2, "retry.initial": "10ms"}
+"""
+
+
+@pytest.mark.parametrize("policy", ["fail", "dead_letter"])
+def test_a_write_that_is_given_up_goes_by_policy(headrace: Headrace, policy: str) -> None:
+    write_lines(headrace, lines_of_numbers(10))
+    into = 'sink(Sqlite("out.db", table="t", columns=["n", "c"], timeout=0.1))'
+    pipeline = headrace.write("p.py", chain("inspect(wait)", "map(lambda r: (r.n, 1))", into, more=GIVEN_UP))
+    with closing(sqlite3.connect(headrace.folder / "out.db", isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode=WAL").fetchone()
+        db.execute("CREATE TABLE t (n INTEGER, c INTEGER)")
+        running = headrace.start_pipeline(pipeline, "--workers", "1", "--set", f"on_error={policy}")
+        running.wait_until(lambda: "a worker is ready" in running.stderr, "the worker")
+        db.execute("BEGIN IMMEDIATE")
+        headrace.write("go", "")
+        finished = running.wait()
+        db.execute("ROLLBACK")
+
+    assert landed(headrace) == []
+    if policy == "fail":
+        finished.expect(1)
+        assert "given up after 2 attempts" in finished.report["error"]
+        assert "another program holds the database" in finished.report["error"]
+        return
+    report = finished.expect(0).report
+    assert (report["records_in"], report["dead_letters"], report["rows_written"]) == (10, 10, 0)
+    assert all("given up after 2 attempts" in letter.cause for letter in letters(headrace))

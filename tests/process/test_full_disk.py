@@ -11,6 +11,7 @@ import pytest
 from tests.process.records import TO_SQLITE, chain, landed, letters, lines_of_numbers, logged, write_lines, written
 from tests.process.run_headrace import Headrace, Running, wait_until
 from tests.process.small_disks import SmallDisk, small_disk
+from tests.process.test_sources_and_sinks import rows_of_parts
 
 COUNT = 3000
 
@@ -202,3 +203,21 @@ def test_dead_letters_wait_for_room_and_nothing_passes_them(headrace: Headrace, 
     assert landed(headrace) == [n for n in range(COUNT) if n not in bad]
     assert (report["dead_letters"], written(report)) == (len(bad), COUNT - len(bad))
     assert [letter.raw for letter in letters(headrace)] == [lines[n].encode() for n in sorted(bad)]
+
+
+@pytest.mark.parametrize("compress", [None, "gzip"])
+def test_parts_on_a_disk_that_fills_hold_whole_lines_and_each_row_once(
+    headrace: Headrace, disk: SmallDisk, compress: str | None
+) -> None:
+    write_lines(headrace, lines_of_numbers(COUNT))
+    sink = f'sink(NdjsonFiles("disk/out", compress={compress!r}))'
+    pipeline = headrace.write("p.py", chain("inspect(pace)", "map(lambda r: {'n': r.n})", sink, more=PACED))
+    running = headrace.start_pipeline(pipeline, "--workers", "1")
+    wait_for_a_watermark(running, headrace.state)
+
+    disk.fill()
+    running.wait_until(lambda: logged(running, "a write failed and will be tried again"), "no room")
+    disk.free()
+    running.wait().expect(0)
+
+    assert sorted(rows_of_parts(disk.path / "out")) == list(range(COUNT))

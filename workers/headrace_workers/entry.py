@@ -21,6 +21,7 @@ import msgspec
 from headrace.chain import travel
 from headrace.config.log import open_log
 from headrace.config.worker_plan import FIXED_DESCRIPTORS, WorkerPlan
+from headrace.errors import ConfigError, SinkError
 from headrace.shm.records import ChunkBell, DoorbellReader, Flush, Release, Stop
 from headrace.shm.slab import MappedSlab
 from headrace_workers import life
@@ -84,8 +85,9 @@ def _end_children() -> None:
 
 
 def _last_words(acks: AckPipe, error: BaseException) -> None:
-    text = "".join(traceback.format_exception(error))
-    sys.stderr.write(text)
+    told = isinstance(error, ConfigError | SinkError)  # it says all that a user can use
+    text = f"{error}" if told else "".join(traceback.format_exception(error))
+    sys.stderr.write(f"{text}\n")
     with contextlib.suppress(Exception):
         acks.broken(_tail(text))
 

@@ -31,6 +31,9 @@ from headrace.supervisor.acknowledgements import Acknowledgements
 from headrace.supervisor.journal import Letter
 
 
+_PAUSE_AFTER_FAULT = 1.0
+
+
 class IntakeHost(Protocol):
     """What the intake tells the loop."""
 
@@ -72,6 +75,7 @@ class Intake:
         self._ready: list[LaneId] = []
         self._empty: set[LaneId] = set()
         self._paused = False
+        self._ask_again_at = 0.0
         self.drained = False
 
     @property
@@ -82,8 +86,20 @@ class Intake:
         """The source may have something new: ask it, and every lane that had nothing."""
         self._empty.clear()
 
-    def events(self) -> None:
-        """Take what the source has to tell."""
+    def events(self, now: float) -> None:
+        """Take what the source has to tell; after a failure not before a pause."""
+        if now < self._ask_again_at:
+            return
+        try:
+            self._take_events()
+        except SourceError as error:
+            self._ask_again_at = now + _PAUSE_AFTER_FAULT
+            if error.retryable:
+                self._host.source_fault(str(error), now)
+            else:
+                self._host.fail(f"source: {error}")
+
+    def _take_events(self) -> None:
         while True:
             match self._source.poll_events():
                 case LanesAssigned(lanes=lanes):

@@ -410,7 +410,9 @@ class Journal:
                     self._write([op])
                 return
             self._owed += [op for op in ops if op.owed]
-            self._tell_failure(ops[0], str(error), lost=isinstance(error, StateError) and not isinstance(error, NotNowError))
+            self._tell_failure(
+                ops[0], str(error), lost=isinstance(error, StateError) and not isinstance(error, NotNowError)
+            )
         else:
             for op in ops:
                 self._tell(op.done)

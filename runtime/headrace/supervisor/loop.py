@@ -223,10 +223,10 @@ class Loop:
             return
         paused = self.hysteresis.update(parts.budget.used, self._fullest(), now)
         self._intake.set_paused(paused)
-        self._intake.events()
-        due = self.source.next_due()
+        due = self.source.next_due()  # before it is asked, for then it has another due
         if due is not None and due <= time.monotonic():
             self._intake.look()
+        self._intake.events(now)
         if self._intake.poll(now):
             self._ask_source_at = now
             return

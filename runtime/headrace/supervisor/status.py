@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from headrace.supervisor.drain import Step
 from headrace.supervisor.loop import Loop
 from headrace.supervisor.report import RunReport, RunStatus, ShardStatus
@@ -33,6 +35,7 @@ def status_of(loop: Loop, pipeline: str) -> RunStatus:
     status = RunStatus(pipeline=pipeline, exit_code=0)
     totals_into(status, loop)
     state = _STATES.get(loop.ending.step, "draining")
+    status.pid = os.getpid()
     status.state = "paused" if state == "running" and loop.hysteresis.paused else state
     status.seconds = round(loop.now - loop.began, 3)
     status.error = loop.failure

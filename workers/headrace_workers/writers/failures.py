@@ -9,7 +9,17 @@ from typing import Final
 from headrace.errors import ErrorClass, SinkError
 
 _FOR_GOOD: Final = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOENT,
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+    }
 )
 _SQLITE: Final = {
     sqlite3.SQLITE_BUSY: (ErrorClass.RETRYABLE, "another program holds the database"),

@@ -3,7 +3,8 @@
 A line is never mixed with another worker's: each write holds a record lock on the output itself, which excludes other
 processes though they share the open file, and which the kernel frees at a kill. Lines of at most ``PIPE_BUF`` bytes
 (4,096) are handed over in pieces of whole lines of that size, which a pipe takes whole or not at all: no kill tears
-one. A longer line can be torn by a kill in its middle.
+one. A kill can tear a longer line, and any line when the output is a file; in a file the next write ends the torn line
+first, so that it spoils no other. Its row is written again.
 
 When the output is a file it is synced before ``write`` returns; a pipe's or terminal's lines are the reader's then. A
 line that is out cannot be taken back: when a write fails half way its first lines come again.
@@ -34,17 +35,23 @@ class StdoutWriter(BlockingWriter):
     def __init__(self) -> None:
         self._fd = -1
         self._is_file = False
+        self._reader = -1
 
     def open(self, context: WriterContext) -> None:
         self._fd = context.stdout_fd
         try:
             self._is_file = stat.S_ISREG(os.fstat(self._fd).st_mode)
+            if self._is_file:
+                with contextlib.suppress(OSError):  # an output that may not be read is only written
+                    self._reader = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise os_failure("standard output", "it is not open", error) from error
 
     def write(self, batch: SealedBatch) -> None:
         try:
             with _THREADS, _record_lock(self._fd):
+                if self._has_torn_line():
+                    os.write(self._fd, b"\n")
                 for block in batch.blocks or ():
                     with memoryview(block) as lines:
                         self._write_lines(lines)
@@ -56,7 +63,16 @@ class StdoutWriter(BlockingWriter):
             raise os_failure("standard output", "rows cannot be written", error) from error
 
     def close(self) -> None:
-        """The descriptor is the worker's."""
+        """``stdout_fd`` itself is the worker's."""
+        if self._reader >= 0:
+            os.close(self._reader)
+            self._reader = -1
+
+    def _has_torn_line(self) -> bool:
+        if self._reader < 0:
+            return False
+        size = os.fstat(self._reader).st_size
+        return size > 0 and os.pread(self._reader, 1, size - 1) != b"\n"
 
     def _write_lines(self, lines: memoryview) -> None:
         for begin, end in _pieces(lines):
