@@ -72,7 +72,7 @@ def test_a_full_disk_at_start_is_refused_and_the_next_start_runs(
     assert landed(headrace) == list(range(COUNT))
 
 
-@pytest.mark.parametrize("pages", [3, 20, 22, 23])
+@pytest.mark.parametrize("pages", [3, 20, pytest.param(22, marks=pytest.mark.slow), 23])
 def test_a_disk_with_little_room_at_start_ends_the_run_with_its_path_or_is_survived(
     headrace: Headrace, disk: SmallDisk, pages: int
 ) -> None:
@@ -205,7 +205,7 @@ def test_dead_letters_wait_for_room_and_nothing_passes_them(headrace: Headrace, 
     assert [letter.raw for letter in letters(headrace)] == [lines[n].encode() for n in sorted(bad)]
 
 
-@pytest.mark.parametrize("compress", [None, "gzip"])
+@pytest.mark.parametrize("compress", [None, pytest.param("gzip", marks=pytest.mark.slow)])
 def test_parts_on_a_disk_that_fills_hold_whole_lines_and_each_row_once(
     headrace: Headrace, disk: SmallDisk, compress: str | None
 ) -> None:

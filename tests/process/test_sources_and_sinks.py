@@ -139,7 +139,7 @@ SETTINGS |= {"checkpoint.interval": "50ms", "batch.linger": "20ms", "source.max_
 """
 
 
-@pytest.mark.parametrize("compress", [None, "gzip", "zstd"])
+@pytest.mark.parametrize("compress", [None, pytest.param("gzip", marks=pytest.mark.slow), "zstd"])
 def test_parts_hold_whole_lines_and_every_row_after_kills(headrace: Headrace, compress: str | None) -> None:
     """Adopted by the next that opens the folder: what a killed writer left open is cut and named."""
     count = 2000

@@ -248,6 +248,7 @@ class Worker:
             (one.sink, one.shard, stage.name, round(now - stage.since, 3))
             for one in list(self._shards.values())
             for stage in list(one.stages.values())
+            if stage.at_work
         ]
         waiting = [(one.sink, one.shard, one.waiting) for one in self._shards.values() if one.waiting]
         return msgspec.msgpack.encode(

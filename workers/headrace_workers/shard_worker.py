@@ -21,6 +21,7 @@ from headrace.shm.records import ChunkBell, Outcome, RowOutcome, Stage
 from headrace.shm.slab import MappedSlab
 from headrace.shm.slot import read_slot
 from headrace_workers.acks import AckPipe
+from headrace_workers.attempt import Attempt
 from headrace_workers.batch import Batcher, Prepared, SealReason
 from headrace_workers.prepare import Preparer, letter
 from headrace_workers.retry import Backoff
@@ -34,10 +35,11 @@ T = TypeVar("T")
 
 
 class Doing(msgspec.Struct):
-    """What a shard is doing, for beats: operators on a chunk, or one write attempt, since when."""
+    """What a shard is doing, for beats: the operators on a chunk, since when."""
 
     name: str
     since: float
+    at_work: bool = True
 
 
 class Counters(msgspec.Struct):
@@ -98,7 +100,7 @@ class ShardWorker:
         self._halted = False
         self._event = asyncio.Event()
         self._quiet = asyncio.Event()
-        self.stages: dict[int, Doing] = {}
+        self.stages: dict[int, Doing | Attempt] = {}
         self.waiting: str | None = None
 
     # -- what the doorbell says
@@ -197,7 +199,9 @@ class ShardWorker:
             rows=bell.first_row + bell.rows,
             incarnation=self._tools.incarnation,
         )
-        return self._preparer.prepare(bell, contents)
+        prepared = self._preparer.prepare(bell, contents)
+        self._tools.acks.busy([bell.token], Stage.NONE)
+        return prepared
 
     def _halt(self, lost: list[Prepared], bell: ChunkBell, outcome: RowOutcome) -> None:
         """A row failed under ``fail``: nothing more of this shard is begun, the rest is given back."""
@@ -252,25 +256,31 @@ class ShardWorker:
         batch = _sealed(self.shard, chunks)
         if batch.count == 0:
             return
-        self._tools.acks.busy([one.bell.token for one in chunks], Stage.WRITE)
-        self.stages[key] = Doing("write", time.monotonic())
+        attempt = self.stages[key] = Attempt(self._tools.acks, [one.bell.token for one in chunks])
         try:
-            await self._call_writer(batch, chunks)
+            await self._call_writer(attempt, batch, chunks)
+        except BaseException:
+            attempt.failed()
+            raise
         finally:
             del self.stages[key]
             batch.release()
 
-    async def _call_writer(self, batch: SealedBatch, chunks: list[Prepared]) -> None:
+    async def _call_writer(self, attempt: Attempt, batch: SealedBatch, chunks: list[Prepared]) -> None:
         limit = self._tools.retry.attempt_timeout
         if not isinstance(self._writer, BlockingWriter):
             async with asyncio.timeout(limit):
                 await self._writer.write(batch)
             return
         writer = self._writer
-        future = asyncio.get_running_loop().run_in_executor(self._tools.writes, lambda: writer.write(batch))
-        done, _ = await asyncio.wait([future], timeout=limit)
-        if not done:
-            self._abandon(chunks, limit)
+        future = asyncio.get_running_loop().run_in_executor(
+            self._tools.writes, lambda: attempt.run(lambda: writer.write(batch))
+        )
+        while not future.done():
+            left = attempt.left(limit)
+            if left <= 0:
+                self._abandon(chunks, limit)
+            await asyncio.wait([future], timeout=left)
         future.result()
 
     def _abandon(self, chunks: list[Prepared], limit: float) -> NoReturn:

@@ -44,8 +44,10 @@ _POSITION: Final = struct.Struct("<HIq")
 
 
 class Stage(enum.IntEnum):
-    """What a worker is busy with: the operators on a chunk, or one write attempt."""
+    """What a worker is busy with: the operators on a chunk, or one write attempt; ``NONE``: it waits, for linger, a
+    turn or the next attempt, and the chunk is not to blame for anything."""
 
+    NONE = 0
     OPERATORS = 1
     WRITE = 2
 

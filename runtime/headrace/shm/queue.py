@@ -261,10 +261,9 @@ class ShardQueue:
         return True
 
     def busy(self, chunk: ChunkId, stage: Stage, now: float) -> None:
-        """The worker begins the operators or a write attempt of the chunk."""
+        """The worker begins the operators or a write attempt of the chunk, or has ended it."""
         flight = self._flight(chunk)
-        flight.busy_stage = stage
-        flight.busy_since = now
+        flight.busy_stage, flight.busy_since = (stage, now) if stage is not Stage.NONE else (None, None)
 
     def abandon(self, chunk: ChunkId) -> None:
         """A write that ends its worker is still running: no chunk is taken, and at the loss this one counts a retry."""

@@ -30,7 +30,6 @@ from headrace.supervisor.accounts import Accounts, Batch
 from headrace.supervisor.acknowledgements import Acknowledgements
 from headrace.supervisor.journal import Letter
 
-
 _PAUSE_AFTER_FAULT = 1.0
 
 

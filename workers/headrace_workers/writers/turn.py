@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Generator
 
+from headrace_workers.attempt import waiting_for_a_turn
+
 
 class Turn:
     """The turns of this process at one lock file."""
@@ -25,8 +27,11 @@ class Turn:
     def held(self, timeout: float) -> Generator[None]:
         """Wait for the turn and hold it. Raises TimeoutError, or OSError when the lock file cannot be used."""
         deadline = time.monotonic() + timeout
-        if not self._lock.acquire(timeout=timeout):
-            raise TimeoutError
+        if not self._lock.acquire(blocking=False):
+            with waiting_for_a_turn():
+                taken = self._lock.acquire(timeout=timeout)
+            if not taken:
+                raise TimeoutError
         try:
             fd = self._locked(deadline)
             try:
@@ -75,7 +80,8 @@ def _lock(fd: int, deadline: float) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     except BlockingIOError:
-        return _Waiting(fd).until(deadline)
+        with waiting_for_a_turn():
+            return _Waiting(fd).until(deadline)
     except OSError:
         os.close(fd)
         raise
