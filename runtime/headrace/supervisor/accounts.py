@@ -51,6 +51,8 @@ class Accounts:
     def __init__(self, *, fan_out: bool) -> None:
         self.fan_out = fan_out
         self._open: dict[Batch, _Marks] = {}
+        self.left_out_at: Counter[str] = Counter()
+        """Rows that were skipped or dead-lettered, by stage: ``decode``, an operator's name, ``encode``, ``sink`` …"""
         self.totals = Totals()
 
     def read(self, batch: Batch, *, records: int, decoded: int, filtered: int, skipped: int, dead: int) -> None:

@@ -168,6 +168,7 @@ class Acknowledgements:
         outcomes = {row: said_of.outcome for row, said_of in said.outcomes.items()}
         segments = [((s.origin.partition, s.origin.epoch, s.origin.seq), s.records) for s in chunk.segments]
         self._accounts.settled(segments, counts, outcomes, said.filtered)
+        self._accounts.left_out_at.update(one.stage for one in said.outcomes.values())
         waiting = AckSet()
         if done.dead_lettered:
             waiting.absorb(chunk.acks)

@@ -190,6 +190,7 @@ class Intake:
 
     def _read(self, key: Batch, output: ChainOutput, ack: AckRef) -> None:
         dead = [bad for bad in output.bad if bad.policy is OnError.DEAD_LETTER]
+        self._accounts.left_out_at.update(bad.stage for bad in output.bad)
         self._accounts.read(
             key,
             records=output.records,
@@ -211,6 +212,7 @@ class Intake:
         for one in handoff.take_bad():
             record = bisect_left(origin.ends, one.position + 1)
             self._accounts.left_out(key, record, one.policy)
+            self._accounts.left_out_at[one.stage] += 1
             if one.policy is OnError.DEAD_LETTER:
                 raw = one.raw or _raw(batch, origin, record)
                 letters.append(Letter(self._sinks[sink], -1, msgspec.structs.replace(one, raw=raw)))

@@ -15,7 +15,8 @@ from headrace.supervisor.state_dir import WorkerEntry
 
 class RunReport(msgspec.Struct, kw_only=True):
     """How a run ended. Counts are of this incarnation, in records of the source; ``rows_written`` as sinks
-    acknowledged them; ``watermarks`` are what is durable."""
+    acknowledged them; ``left_out`` counts rows that were skipped or dead-lettered by the stage that they did not pass;
+    ``watermarks`` are what is durable."""
 
     pipeline: str = ""
     state: str = "failed"
@@ -27,6 +28,7 @@ class RunReport(msgspec.Struct, kw_only=True):
     dead_letters: int = 0
     in_flight: int = 0
     rows_written: int = 0
+    left_out: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     workers_lost: int = 0
     chunks_redelivered: int = 0
     acks_refused: int = 0

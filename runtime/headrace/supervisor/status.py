@@ -23,6 +23,7 @@ def totals_into(report: RunReport, loop: Loop) -> None:
     report.dead_letters = totals.dead_letters
     report.in_flight = totals.in_flight
     report.rows_written = totals.rows_written
+    report.left_out = dict(sorted(loop.parts.accounts.left_out_at.items()))
     report.workers_lost = loop.fleet.lost
     report.chunks_redelivered = loop.acks.redelivered
     report.acks_refused = sum(loop.parts.fences.refusals.values()) + loop.acks.foreign
