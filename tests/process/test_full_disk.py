@@ -21,7 +21,7 @@ def pace(r):
         time.sleep(0.02)
 
 SETTINGS |= {
-    "source.max_records": 50, "checkpoint.interval": "50ms", "retry.max": "100ms", "drain.timeout": "3s",
+    "source.max_records": 50, "checkpoint.interval": "50ms", "retry.max": "100ms", "drain.timeout": "1500ms",
     "shm.slot_bytes": "16KiB", "chunk.target_bytes": "8KiB", "batch.max_bytes": "64KiB",
 }
 """
@@ -72,7 +72,7 @@ def test_a_full_disk_at_start_is_refused_and_the_next_start_runs(
     assert landed(headrace) == list(range(COUNT))
 
 
-@pytest.mark.parametrize("pages", [3, 20, pytest.param(22, marks=pytest.mark.slow), 23])
+@pytest.mark.parametrize("pages", [20, *(pytest.param(pages, marks=pytest.mark.slow) for pages in (3, 22)), 23])
 def test_a_disk_with_little_room_at_start_ends_the_run_with_its_path_or_is_survived(
     headrace: Headrace, disk: SmallDisk, pages: int
 ) -> None:

@@ -49,7 +49,7 @@ def test_files_of_every_compression_are_read_as_one_input(headrace: Headrace, si
     )
 
 
-@pytest.mark.parametrize("decode", ["Number", "dict"])
+@pytest.mark.parametrize("decode", ["Number", pytest.param("dict", marks=pytest.mark.slow)])
 def test_csv_is_read_with_its_header_and_its_quotes(headrace: Headrace, decode: str) -> None:
     rows = "".join(f'"line {n}\nof ""two""",{n}\r\n' for n in range(COUNT))
     (headrace.folder / "in.csv.gz").write_bytes(gzip.compress(f"text,n\r\n{rows}".encode()))
@@ -139,7 +139,7 @@ SETTINGS |= {"checkpoint.interval": "50ms", "batch.linger": "20ms", "source.max_
 """
 
 
-@pytest.mark.parametrize("compress", [None, pytest.param("gzip", marks=pytest.mark.slow), "zstd"])
+@pytest.mark.parametrize("compress", [None, *(pytest.param(how, marks=pytest.mark.slow) for how in ("gzip", "zstd"))])
 def test_parts_hold_whole_lines_and_every_row_after_kills(headrace: Headrace, compress: str | None) -> None:
     """Adopted by the next that opens the folder: what a killed writer left open is cut and named."""
     count = 2000
