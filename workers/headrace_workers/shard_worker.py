@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from headrace.config.settings import RetrySettings
-from headrace.errors import CorruptFrameError, ErrorClass, HeadraceError, RejectedRows
+from headrace.errors import CorruptFrameError, ErrorClass, HeadraceError, RejectedRows, SinkError
 from headrace.record import OnError
 from headrace.shm.records import ChunkBell, Outcome, RowOutcome, Stage
 from headrace.shm.slab import MappedSlab
@@ -304,7 +304,7 @@ class ShardWorker:
         )
         retryable = not isinstance(error, HeadraceError) or error.error_class is not ErrorClass.FATAL
         if not retryable or given_up:
-            await self._give_up(chunks, cause, attempt, permanent=not retryable)
+            await self._give_up(chunks, cause, attempt, backoff, permanent=not retryable)
             return False
         pause = backoff.next()
         counters.retries += 1
@@ -319,13 +319,15 @@ class ShardWorker:
             self.waiting = None
         return True
 
-    async def _give_up(self, chunks: list[Prepared], cause: str, attempt: int, *, permanent: bool) -> None:
+    async def _give_up(
+        self, chunks: list[Prepared], cause: str, attempt: int, backoff: Backoff, *, permanent: bool
+    ) -> None:
         """A permanent failure fails the run at once; attempts used up go by policy."""
         if not permanent and self._on_error is OnError.DEAD_LETTER:
             for one in chunks:
                 rows = range(one.count)
                 self._drop_rows(one, dict.fromkeys(rows, f"given up after {attempt} attempts: {cause}"))
-            await self._spool(chunks)
+            await self._spool_at_last(chunks, backoff)
             self._acknowledge(chunks)
             return
         what = "the sink failed for good" if permanent else f"given up after {attempt} attempts"
@@ -370,6 +372,16 @@ class ShardWorker:
         for one in fresh:
             one.spooled = True
             one.spool_end = end
+
+    async def _spool_at_last(self, chunks: list[Prepared], backoff: Backoff) -> None:
+        """Nothing is left but the spool: however long its disk is full, nothing passes what is not on it."""
+        while True:
+            try:
+                await self._spool(chunks)
+                return
+            except SinkError as error:
+                self._tools.log.error("dead letters wait for their disk", shard=self.shard, cause=str(error))
+                await asyncio.sleep(backoff.next())
 
     def _acknowledge(self, chunks: list[Prepared]) -> None:
         acks, counters = self._tools.acks, self._tools.counters
