@@ -75,7 +75,7 @@ def pipeline_of(headrace: Headrace, side: str, bad: dict[int, Bad]) -> tuple[Pat
     return headrace.write("p.py", text), lines
 
 
-@pytest.mark.parametrize("policy", ["skip", "dead_letter"])
+@pytest.mark.parametrize("policy", [pytest.param("skip", marks=pytest.mark.slow), "dead_letter"])
 @pytest.mark.parametrize("side", BEFORE)
 def test_bad_records_of_every_kind_go_by_policy_and_all_neighbours_land(
     headrace: Headrace, side: str, policy: str
@@ -102,7 +102,7 @@ def test_bad_records_of_every_kind_go_by_policy_and_all_neighbours_land(
 @pytest.mark.parametrize(
     ("side", "n"),
     [
-        *(("the supervisor", n) for n in bad_records("the supervisor")),
+        *(("the supervisor", n) for n in (11, 37, 41, 67, 79)),
         *(("workers, of lines", n) for n in (23, 53)),
     ],
 )
@@ -271,7 +271,6 @@ def test_a_state_directory_of_another_pipeline_is_refused(headrace: Headrace) ->
     assert "'p'" in error
     assert "'other'" in error
     assert landed(headrace) == list(range(5))
-    assert headrace.run_pipeline(pipeline, "--workers", "1").expect(0).report["records_in"] == 0
 
 
 @pytest.mark.parametrize("damage", ["no database", "a torn page", pytest.param("empty", marks=pytest.mark.slow)])

@@ -45,9 +45,11 @@ def starting_line(running: Running) -> dict[str, Any] | None:
 def stored_watermarks(headrace: Headrace) -> dict[str, int]:
     if not (headrace.state / "state.db").exists():
         return {}
-    db = sqlite3.connect(headrace.state / "state.db")
+    db = sqlite3.connect(f"file:{headrace.state / 'state.db'}?mode=ro", uri=True, timeout=5)
     try:
         return dict(db.execute("SELECT partition, position FROM watermarks"))
+    except sqlite3.OperationalError:  # it is made, and its tables are not yet
+        return {}
     finally:
         db.close()
 
