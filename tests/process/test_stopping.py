@@ -25,7 +25,7 @@ def paced(headrace: Headrace, seconds: float) -> Path:
 
 def test_a_stopped_run_drains_and_the_next_continues_to_the_exact_result(headrace: Headrace) -> None:
     """R03, G05: a clean stop leaves no duplicate; a signal to the whole group is a drain like any other."""
-    pipeline = paced(headrace, 8.0)
+    pipeline = paced(headrace, 4.0)
     running = headrace.start_pipeline(pipeline, "--workers", "2")
     seen = running.wait_for_workers(2)
     running.wait_until(lambda: stored_watermarks(headrace), "a durable watermark")

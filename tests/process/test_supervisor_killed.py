@@ -82,7 +82,7 @@ def test_fifty_kills_lose_nothing(headrace: Headrace) -> None:
 
 
 def test_a_killed_supervisor_leaves_no_process_and_the_next_run_completes(headrace: Headrace) -> None:
-    text = PACED.format(path=str(flights.flights_data()), pace=6.0 / flights.RECORDS)
+    text = PACED.format(path=str(flights.flights_data()), pace=3.0 / flights.RECORDS)
     pipeline = headrace.write("flights.py", flights.STRUCT + text)
     running = headrace.start_pipeline(pipeline, "--workers", "2")
     running.wait_until(lambda: stored_watermarks(headrace), "a durable watermark")

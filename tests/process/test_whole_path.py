@@ -12,7 +12,7 @@ from tests.process.run_headrace import Headrace
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("workers", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("side", ["supervisor", "workers"])
 def test_every_flight_lands_exactly_once(headrace: Headrace, workers: int, side: str) -> None:
     chain = flights.DECODE_IN_SUPERVISOR if side == "supervisor" else flights.DECODE_IN_WORKERS
