@@ -6,6 +6,8 @@ from typing import Final
 
 import pytest
 
+from tests.scale import IN_CI
+
 DATA: Final = Path(__file__).resolve().parents[3] / "shared" / "data" / "flights.ndjson.gz"
 
 RECORDS: Final = 336_776
@@ -62,9 +64,12 @@ pipeline = (
 
 
 def flights_data() -> Path:
-    """The data, which lies beside the checkout."""
+    """The data, which lies beside the checkout; a checkout without it tests on the bundled sample elsewhere."""
     if not DATA.exists():
-        pytest.fail(f"{DATA} is missing: the flights lie in shared/, beside the checkout")
+        missing = f"{DATA} is missing: all flights lie in shared/, beside the checkout"
+        if IN_CI:
+            pytest.fail(missing)
+        pytest.skip(missing)
     return DATA
 
 
