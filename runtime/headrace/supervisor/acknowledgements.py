@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import msgspec
 
 from headrace.checkpoint.ack import AckSet
-from headrace.codec.spool import read_entries
 from headrace.handoff.chunk import EncodedChunk
 from headrace.handoff.settlement import Settlement
 from headrace.lease.fences import Accepted, CompletionFences, Refused
@@ -90,6 +89,7 @@ class Acknowledgements:
                     self._said.setdefault(token, _Said()).filtered.update(_rows_of(record))
             case Released(token=token):
                 if (entry := self._accept(worker, token, record, now)) is not None:
+                    self._said.pop(token, None)
                     self._queue(entry).give_back(entry.chunk.id, retry=False)
             case Done():
                 self._take_done(worker, record, now)
@@ -201,16 +201,16 @@ class Acknowledgements:
     def _collect_letters(self, worker: WorkerHandle, chunk: EncodedChunk, spool_end: int, acks: AckSet) -> None:
         """Move the chunk's dead letters from the worker's spool; its batches wait until they are durable (HR-15)."""
         try:
-            with open(worker.spool, "rb") as spool:
-                entries, _ = read_entries(spool.read(spool_end))
+            entries = worker.take_spooled(chunk.id, spool_end)
+            cause = "" if entries else "they are not there"
         except OSError as error:
-            acks.fail(f"the spool of {worker.name} cannot be read: {error}")
-            self._host.fail(f"{worker.spool}: {error.strerror}; dead letters of chunk {chunk.id} are there")
+            entries, cause = [], error.strerror or str(error)
+        if not entries:
+            acks.fail(f"the dead letters of chunk {chunk.id} cannot be read from {worker.spool}: {cause}")
+            self._host.fail(f"{worker.spool}: the dead letters of chunk {chunk.id} cannot be read: {cause}")
             return
         letters: list[Letter] = []
         for entry in entries:
-            if entry.chunk != chunk.id:
-                continue
             partition, position, child = chunk.locate(entry.row)
             # A row may be the child of a child: each side's flat_map has its half of the number.
             child = child + (entry.child << 32) if self._accounts.fan_out else entry.child

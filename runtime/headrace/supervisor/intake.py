@@ -60,6 +60,7 @@ class Intake:
     ) -> None:
         self._host = host
         self._source = source
+        self._bounded = bool(getattr(source, "bounded", False))
         self._chain = chain
         self._handoffs = handoffs
         self._sinks = sink_names
@@ -117,14 +118,16 @@ class Intake:
         self._lanes[lane.id] = lane
         epoch = self._epochs[lane.partition] = self._epochs.get(lane.partition, 0) + 1
         self._checkpointer.begin(lane.partition, epoch, self._watermarks.get(lane.partition, 0))
-        self._ready.append(lane.id)
+        if lane.id not in self._ready:
+            self._ready.append(lane.id)
         if self._paused:
             self._source.pause([lane.id])
 
     def _revoke(self, lane_id: LaneId) -> None:
         lane = self._lanes.pop(lane_id, None)
         if lane is not None:
-            self._ready.remove(lane_id)
+            if lane_id in self._ready:
+                self._ready.remove(lane_id)
             self._empty.discard(lane_id)
             self._checkpointer.revoke(lane.partition)
 
@@ -153,6 +156,8 @@ class Intake:
         if self._paused:
             return False
         for _ in range(len(self._ready)):
+            if not self._ready:
+                break
             lane_id = self._ready.pop(0)
             self._ready.append(lane_id)
             if not self._may_poll(lane_id):
@@ -170,6 +175,8 @@ class Intake:
                 self._process(batch, now)
                 return True
             self._empty.add(lane_id)
+            if self._bounded and getattr(self._lanes[lane_id], "exhausted", False):
+                self._ready.remove(lane_id)  # of ten thousand files most are read: they are not looked at in each turn
         return False
 
     def _process(self, batch: PayloadBatch, now: float) -> None:

@@ -30,6 +30,7 @@ from headrace.supervisor.worker_handle import Phase, WorkerHandle
 
 _RETRY_SOURCE = 1.0
 _ASK_PAUSE = 0.02
+_STALL_CHECK = 1.0
 _LONGEST_WAIT = 3600.0
 
 
@@ -102,6 +103,7 @@ class Loop:
         self._has_terminal = os.isatty(0)  # asked now: of a terminal that was closed it would not be true
         self._next_status = 0.0
         self._ask_source_at = 0.0
+        self._next_stall_check = 0.0
         self._lost_at: dict[int, tuple[float, int]] = {}
         self.hysteresis = Hysteresis(parts.settings.backpressure)
         self.commits = Commits(
@@ -354,10 +356,10 @@ class Loop:
         if self.failure is None:
             for partition, cause in checkpointer.failed_heads().items():
                 self.fail(f"partition {partition} cannot go on: {cause}")
-        if (
-            self.ending.step is Step.RUNNING
-            and checkpointer.oldest_unacked(now) > settings.checkpoint.stalled_fail_after
-        ):
+        if self.ending.step not in (Step.RUNNING, Step.FINISHING) or now < self._next_stall_check:
+            return
+        self._next_stall_check = now + _STALL_CHECK
+        if checkpointer.oldest_unacked(now) > settings.checkpoint.stalled_fail_after:
             self._check_stall(now)
 
     def _check_stall(self, now: float) -> None:

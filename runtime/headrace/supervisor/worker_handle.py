@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from headrace.codec.spool import SpoolEntry, read_entries
 from headrace.lease.fences import WorkerAttribution
 from headrace.shm.pipes import PeerGone, PipeWriter
 from headrace.shm.records import Ack, AckReader, Doorbell, Malformed, encode
@@ -33,7 +34,8 @@ class WorkerHandle:
         self.name = f"worker-{number}" if serial == 0 else f"worker-{number}.{serial}"
         self.shards = shards
         self.spool = spool
-        self.spool_read = 0
+        self._spool_read = 0
+        self._spooled: dict[int, list[SpoolEntry]] = {}
         self.phase = Phase.STARTING
         self.since = now
         self.last_heard = now
@@ -108,6 +110,20 @@ class WorkerHandle:
                 break
             records += found
         return records
+
+    def take_spooled(self, chunk: int, end: int) -> list[SpoolEntry]:
+        """What the worker spooled of this chunk, given that its spool is durable up to ``end``.
+
+        The spool is read once; what belongs to chunks that are not done waits for them. Raises OSError.
+        """
+        if end > self._spool_read:
+            with open(self.spool, "rb") as spool:
+                spool.seek(self._spool_read)
+                entries, length = read_entries(spool.read(end - self._spool_read))
+            self._spool_read += length
+            for entry in entries:
+                self._spooled.setdefault(entry.chunk, []).append(entry)
+        return self._spooled.pop(chunk, [])
 
     @property
     def torn(self) -> int:
